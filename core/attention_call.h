@@ -28,10 +28,10 @@ enum class HeadSchedule : uint8_t { kAuto, kFused, kPerHead };
 // kAuto is resolved by each rank's kernel set (same device, same answer).
 enum class AttentionKernelKind : uint8_t { kAuto, kMath, kFlash, kCudnn };
 
-std::string_view Name(TokenOrder order);                   // "image_first"
-std::string_view Name(CommunicationPrecision precision);   // "native"
-std::string_view Name(HeadSchedule schedule);              // "per_head"
-std::string_view Name(AttentionKernelKind kernel);         // "flash"
+std::string_view Name(TokenOrder order);                  // "image_first"
+std::string_view Name(CommunicationPrecision precision);  // "native"
+std::string_view Name(HeadSchedule schedule);             // "per_head"
+std::string_view Name(AttentionKernelKind kernel);        // "flash"
 
 // The shape of one call. Query is [B, S + T, Hq, D], or [B, S, Hq, D] with
 // image_queries_only; key and value are [B, S + T, Hkv, D].

@@ -25,9 +25,10 @@ struct RankInputs {
   const void* image_query = nullptr;  // [B, S_r, Hq, D]
   const void* image_key = nullptr;    // [B, S_r, Hkv, D]
   const void* image_value = nullptr;  // [B, S_r, Hkv, D]
-  const void* text_query = nullptr;   // [B, T, Hq, D]; none if image_queries_only
-  const void* text_key = nullptr;     // [B, T, Hkv, D]
-  const void* text_value = nullptr;   // [B, T, Hkv, D]
+  const void* text_query =
+      nullptr;                     // [B, T, Hq, D]; none if image_queries_only
+  const void* text_key = nullptr;  // [B, T, Hkv, D]
+  const void* text_value = nullptr;  // [B, T, Hkv, D]
 };
 
 // A rank's outputs, on its device, dense, written whole.
@@ -49,7 +50,8 @@ enum class Stage : uint8_t {
 };
 inline constexpr int kNumStages = 9;
 
-// The name in ExecutionReport, in code and in the metrics ("output_all_to_all").
+// The name in ExecutionReport, in code and in the metrics
+// ("output_all_to_all").
 std::string_view Name(Stage stage);
 
 struct RankReport {
@@ -71,8 +73,7 @@ class UlyssesAttention {
   // (the group is lost: Abort it); kInternal.
   // Thread-safety: one call at a time.
   absl::StatusOr<RankReport> Run(const SequenceParallelPlan& plan,
-                                 uint64_t call_number,
-                                 const RankInputs& inputs,
+                                 uint64_t call_number, const RankInputs& inputs,
                                  const RankOutputs& outputs);
 
  private:
