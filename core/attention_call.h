@@ -73,8 +73,8 @@ struct AttentionOptions {
                          const AttentionOptions&) = default;
 };
 
-// Bytes of the three inputs and the output together; nullopt if any product
-// or the sum does not fit in int64. Safe for any field values.
+// Bytes of the three inputs and the output together; nullopt if a dimension is
+// negative or the number does not fit in int64. Safe for any field values.
 std::optional<int64_t> TotalTensorBytes(const AttentionShape& shape);
 
 // kInvalidArgument, naming the field with the expected and the actual value,

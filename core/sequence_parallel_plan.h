@@ -67,6 +67,10 @@ struct RankShare {
 };
 
 struct SequenceParallelPlan {
+  // More heads than heads_per_lane times this make larger lanes, so that a
+  // plan's size is bounded whatever number of heads a caller sends.
+  static constexpr int64_t kMaxLanes = 1024;
+
   AttentionShape shape;
   AttentionOptions options;  // schedule is kFused or kPerHead
   int world_size = 1;
