@@ -1,0 +1,1 @@
+"""Messages of the public API, generated from proto/ithaca/v1."""
