@@ -32,6 +32,15 @@ void RendezvousService::Close(std::string_view rendezvous_id) {
   for (auto& [id, waiter] : waiters) waiter.done(AttemptIsOver(rendezvous_id));
 }
 
+void RendezvousService::CloseAll() {
+  std::vector<std::string> ids;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, attempt] : attempts_) ids.push_back(id);
+  }
+  for (const std::string& id : ids) Close(id);
+}
+
 absl::Status RendezvousService::Set(std::string_view rendezvous_id,
                                     std::string_view key,
                                     std::string_view value) {

@@ -33,6 +33,7 @@ class RendezvousService {
 
   // Answers everyone who waits in it with kFailedPrecondition and forgets it.
   void Close(std::string_view rendezvous_id);
+  void CloseAll();
 
   // A key set again takes the new value.
   // Errors: kFailedPrecondition (no such attempt, or it is over),

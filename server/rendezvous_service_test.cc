@@ -68,6 +68,20 @@ TEST(RendezvousServiceTest, AnEndedAttemptRefusesAndReleasesWaiters) {
   EXPECT_EQ(late->status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(RendezvousServiceTest, CloseAllEndsEveryAttempt) {
+  RendezvousService store;
+  store.Open("a");
+  store.Open("b");
+  Answer a, b;
+  store.Get("a", "key", Into(&a));
+  store.Get("b", "key", Into(&b));
+  store.CloseAll();
+  ASSERT_TRUE(a.has_value());
+  ASSERT_TRUE(b.has_value());
+  EXPECT_EQ(a->status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(b->status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(RendezvousServiceTest, AnAttemptNeverOpenedIsRefused) {
   RendezvousService store;
   EXPECT_EQ(store.Set("x", "key", "v").code(),
