@@ -17,6 +17,8 @@
 // of a stage, so that it is one pass over memory and, on a GPU, one launch.
 //
 // Offsets are 64-bit. Source and destination of one call never overlap.
+// REQUIRES: every base is aligned to its element, every scales to 4 bytes.
+// 16-byte alignment of bases and strides is what makes them fast.
 
 namespace ithaca::kernels {
 
@@ -43,9 +45,11 @@ struct CopyJob {
 // FP8_E4M3: scale = max(amax, 1/512) / 448; q = x / scale rounded to nearest
 //   even, saturating at +-448. INT8: scale = amax / 127 (1 for a zero row), q
 //   rounded half to even and clamped to +-127. Back: q * scale in float32,
-//   rounded once to dtype. A row that holds a NaN or an infinity gets a NaN
-//   or infinite scale and comes back NaN or infinite in every element whose
-//   code is not zero, never finite where it was not.
+//   rounded once to dtype. Nothing finite comes of a row that is not: with a
+//   NaN in it the scale is NaN and the whole row comes back NaN; with an
+//   infinity the scale is infinite, an infinity comes back as it was, and
+//   what was finite as NaN or infinity. A finite row comes back finite.
+//   (kernels/quantization.h has it in code.)
 struct QuantizeJob {
   HeadBlock<const void> src;
   uint8_t* payload = nullptr;
