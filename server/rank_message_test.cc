@@ -1,0 +1,238 @@
+#include "server/rank_message.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/sequence_parallel_plan.h"
+#include "ithaca/internal/v1/worker.pb.h"
+#include "server/protocol_enums.h"
+#include "server/tensor_bytes.h"
+
+namespace ithaca::server {
+namespace {
+
+using ithaca::internal::v1::RunAttentionRequest;
+using ithaca::internal::v1::RunAttentionResponse;
+
+// Each element tells where it belongs, so that no misplaced row can pass.
+float Tag(int tensor, int64_t b, bool text, int64_t token, int64_t h,
+          int64_t d) {
+  return static_cast<float>(
+      ((((tensor * 2 + b) * 2 + (text ? 1 : 0)) * 16 + token) * 8 + h) * 4 + d);
+}
+
+void AppendRow(int tensor, int64_t b, bool text, int64_t token, int64_t heads,
+               int64_t dim, std::string* out) {
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t d = 0; d < dim; ++d) {
+      const float tag = Tag(tensor, b, text, token, h, d);
+      out->append(reinterpret_cast<const char*>(&tag), sizeof(tag));
+    }
+  }
+}
+
+// A tensor as the caller lays it out.
+std::string CallersTensor(const AttentionShape& shape, int tensor,
+                          int64_t text_tokens, int64_t heads) {
+  std::string bytes;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    const auto image = [&] {
+      for (int64_t s = 0; s < shape.image_tokens; ++s) {
+        AppendRow(tensor, b, false, s, heads, shape.head_dim, &bytes);
+      }
+    };
+    if (shape.order == TokenOrder::kImageFirst) image();
+    for (int64_t t = 0; t < text_tokens; ++t) {
+      AppendRow(tensor, b, true, t, heads, shape.head_dim, &bytes);
+    }
+    if (shape.order == TokenOrder::kTextFirst) image();
+  }
+  return bytes;
+}
+
+// One part of a rank's tensors as the protocol defines it.
+std::string RankPart(const AttentionShape& shape, int tensor, bool text,
+                     Range tokens, int64_t heads) {
+  std::string bytes;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t t = tokens.begin; t < tokens.end(); ++t) {
+      AppendRow(tensor, b, text, t, heads, shape.head_dim, &bytes);
+    }
+  }
+  return bytes;
+}
+
+TensorBytes InPieces(const std::string& text, size_t piece_size) {
+  TensorBytes bytes;
+  for (size_t at = 0; at < text.size(); at += piece_size) {
+    bytes.Append(grpc::Slice(text.substr(at, piece_size)));
+  }
+  return bytes;
+}
+
+std::string Flatten(const grpc::ByteBuffer& buffer) {
+  TensorBytes bytes;
+  EXPECT_TRUE(FromByteBuffer(buffer, &bytes));
+  return bytes.Flatten();
+}
+
+struct Case {
+  int64_t batch, image, text;
+  TokenOrder order;
+  bool image_queries_only;
+  int world_size;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const int64_t batch : {1, 2}) {
+    for (const int64_t image : {0, 1, 5}) {
+      for (const int64_t text : {0, 3}) {
+        for (const auto order :
+             {TokenOrder::kImageFirst, TokenOrder::kTextFirst}) {
+          for (const bool only : {false, true}) {
+            for (const int world_size : {1, 2, 4}) {
+              if (image + text == 0 || (only && image == 0)) continue;
+              cases.push_back({batch, image, text, order, only, world_size});
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+SequenceParallelPlan PlanOf(const Case& c) {
+  AttentionShape shape;
+  shape.dtype = DataType::kFloat32;
+  shape.batch = c.batch;
+  shape.image_tokens = c.image;
+  shape.text_tokens = c.text;
+  shape.valid_text_tokens.assign(static_cast<size_t>(c.batch), c.text);
+  shape.order = c.order;
+  shape.image_queries_only = c.image_queries_only;
+  shape.num_heads = 4;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 3;
+  auto plan = MakeSequenceParallelPlan(shape, {}, c.world_size);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(RankMessageTest, EveryRankGetsExactlyItsRows) {
+  for (const Case& c : Cases()) {
+    const SequenceParallelPlan plan = PlanOf(c);
+    const AttentionShape& shape = plan.shape;
+    CallTensors tensors;
+    for (const size_t piece_size : {size_t{7}, size_t{100000}}) {
+      tensors.query = InPieces(
+          CallersTensor(shape, 0, shape.text_query_tokens(), 4), piece_size);
+      tensors.key =
+          InPieces(CallersTensor(shape, 1, shape.text_tokens, 2), piece_size);
+      tensors.value =
+          InPieces(CallersTensor(shape, 2, shape.text_tokens, 2), piece_size);
+      const auto requests =
+          MakeRankRequests(plan, DescribeCall(plan, "id", 7, 9), tensors);
+      ASSERT_EQ(requests.size(), static_cast<size_t>(c.world_size));
+      int text_outputs = 0;
+      for (int rank = 0; rank < c.world_size; ++rank) {
+        RunAttentionRequest request;
+        ASSERT_TRUE(request.ParseFromString(
+            Flatten(requests[static_cast<size_t>(rank)])));
+        const Range image = EvenShare(shape.image_tokens, c.world_size, rank);
+        const Range text_queries{0, shape.text_query_tokens()};
+        const Range text{0, shape.text_tokens};
+        EXPECT_EQ(request.tensors(),
+                  RankPart(shape, 0, false, image, 4) +
+                      RankPart(shape, 1, false, image, 2) +
+                      RankPart(shape, 2, false, image, 2) +
+                      RankPart(shape, 0, true, text_queries, 4) +
+                      RankPart(shape, 1, true, text, 2) +
+                      RankPart(shape, 2, true, text, 2));
+        EXPECT_EQ(request.call().call_number(), 9u);
+        EXPECT_EQ(request.call().generation(), 7u);
+        EXPECT_EQ(request.call().plan_fingerprint(), plan.Fingerprint());
+        if (request.call().return_text_output()) ++text_outputs;
+      }
+      EXPECT_EQ(text_outputs, shape.text_query_tokens() > 0 ? 1 : 0);
+    }
+  }
+}
+
+TEST(RankMessageTest, TheOutputComesBackInTheCallersOrder) {
+  for (const Case& c : Cases()) {
+    const SequenceParallelPlan plan = PlanOf(c);
+    const AttentionShape& shape = plan.shape;
+    std::vector<RankResponse> responses(static_cast<size_t>(c.world_size));
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      RunAttentionResponse response;
+      response.mutable_execution()->set_communication_bytes(5);
+      std::string output =
+          RankPart(shape, 3, false,
+                   EvenShare(shape.image_tokens, c.world_size, rank), 4);
+      if (rank == TextOutputRank(plan)) {
+        output +=
+            RankPart(shape, 3, true, Range{0, shape.text_query_tokens()}, 4);
+      }
+      response.set_output(output);
+      const grpc::Slice slice(response.SerializeAsString());
+      const absl::Status status =
+          ParseRankResponse(plan, rank, grpc::ByteBuffer(&slice, 1),
+                            &responses[static_cast<size_t>(rank)]);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_EQ(
+          responses[static_cast<size_t>(rank)].execution.communication_bytes(),
+          5u);
+    }
+    EXPECT_EQ(GatherOutput(plan, responses).Flatten(),
+              CallersTensor(shape, 3, shape.text_query_tokens(), 4));
+  }
+}
+
+TEST(RankMessageTest, RefusesARankOutputOfAnotherSize) {
+  const SequenceParallelPlan plan =
+      PlanOf({1, 5, 3, TokenOrder::kImageFirst, false, 2});
+  RunAttentionResponse response;
+  response.set_output(std::string(100, 'x'));
+  const grpc::Slice slice(response.SerializeAsString());
+  RankResponse parsed;
+  EXPECT_EQ(
+      ParseRankResponse(plan, 0, grpc::ByteBuffer(&slice, 1), &parsed).code(),
+      absl::StatusCode::kInternal);
+}
+
+TEST(RankMessageTest, RefusesWhatIsNoResponse) {
+  const SequenceParallelPlan plan =
+      PlanOf({1, 5, 3, TokenOrder::kImageFirst, false, 2});
+  const grpc::Slice slice("\x12\x7f");
+  RankResponse parsed;
+  EXPECT_EQ(
+      ParseRankResponse(plan, 0, grpc::ByteBuffer(&slice, 1), &parsed).code(),
+      absl::StatusCode::kInternal);
+}
+
+// A share far into a long video's tensor: token 99865 of 56 heads of 128
+// bfloat16 begins past 2^31 elements in a fused q, k, v row, and past 2^32
+// bytes. The pieces are one slice, seen many times, so that the test is small.
+TEST(RankMessageTest, OffsetsPast32BitsAreRight) {
+  const int64_t token_stride = 3 * 56 * 128;
+  EXPECT_EQ(int64_t{99865} * token_stride + 55 * 128 + 127, 2147504127);
+
+  const std::string mebibyte(1 << 20, 'm');
+  const grpc::Slice shared(mebibyte);
+  TensorBytes tensor;
+  for (int i = 0; i < 5000; ++i) tensor.Append(shared);
+  tensor.Append(grpc::Slice("the last row"));
+  std::vector<grpc::Slice> pieces;
+  tensor.AppendRange(int64_t{5000} << 20, 12, &pieces);
+  ASSERT_EQ(pieces.size(), 1u);
+  EXPECT_EQ(std::string(pieces[0].begin(), pieces[0].end()), "the last row");
+}
+
+}  // namespace
+}  // namespace ithaca::server
