@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import grpc
 
-from ithaca import _wire
-
-_RETRY_INFO = "google.rpc.RetryInfo"
+# Trailing metadata, in milliseconds.
+_RETRY_AFTER = "ithaca-retry-after-ms"
 
 
 class Error(Exception):
@@ -102,32 +101,12 @@ _CLASSES = {
 }
 
 
-def _retry_info_seconds(status_details: bytes) -> float | None:
-    """The delay of the RetryInfo in a serialized google.rpc.Status."""
-    for number, value, _ in _wire.fields(memoryview(status_details)):
-        if number != 3 or isinstance(value, int):
-            continue
-        any_message = {n: v for n, v, _ in _wire.fields(value)}
-        if not bytes(any_message.get(1, b"")).endswith(_RETRY_INFO.encode()):
-            continue
-        for inner, delay, _ in _wire.fields(any_message.get(2, memoryview(b""))):
-            if inner == 1:
-                duration = {n: v for n, v, _ in _wire.fields(delay)}
-                return duration.get(1, 0) + duration.get(2, 0) * 1e-9
-    return None
-
-
 def _retry_after(error: grpc.RpcError) -> float | None:
-    metadata = dict(error.trailing_metadata() or ())
+    hint = dict(error.trailing_metadata() or ()).get(_RETRY_AFTER)
     try:
-        if "grpc-retry-pushback-ms" in metadata:
-            delay = float(metadata["grpc-retry-pushback-ms"]) / 1000
-            return delay if delay >= 0 else None
-        if "grpc-status-details-bin" in metadata:
-            return _retry_info_seconds(metadata["grpc-status-details-bin"])
-    except (TypeError, ValueError):
-        pass  # a hint we cannot read is no hint
-    return None
+        return None if hint is None else int(hint) / 1000
+    except ValueError:
+        return None  # a hint we cannot read is no hint
 
 
 def from_rpc_error(error: grpc.RpcError, request_id: str = "") -> Error:

@@ -3,11 +3,9 @@ import threading
 import fake_server
 import grpc
 import pytest
-from google.protobuf import any_pb2, duration_pb2
 from test_client import random_qkv
 
 import ithaca
-from ithaca import _wire
 
 CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: ithaca.InvalidArgumentError,
@@ -40,40 +38,12 @@ def test_each_status_has_its_exception(client, server, code):
     client.attention(*random_qkv())
 
 
-def length_delimited(field, data):
-    return _wire.varint(field << 3 | 2) + _wire.varint(len(data)) + data
-
-
-def test_retry_after_comes_from_retry_info(client, server):
-    delay = duration_pb2.Duration(seconds=1, nanos=250_000_000)
-    detail = any_pb2.Any(
-        type_url="type.googleapis.com/google.rpc.RetryInfo",
-        value=length_delimited(1, delay.SerializeToString()),
-    )
-    other = any_pb2.Any(type_url="type.googleapis.com/google.rpc.Help")
-    status = (
-        b"\x08\x08"
-        + length_delimited(3, other.SerializeToString())
-        + length_delimited(3, detail.SerializeToString())
-    )
-    server.fail_with = (
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "the queue is full",
-        (("grpc-status-details-bin", status),),
-    )
-    with pytest.raises(ithaca.ResourceExhaustedError) as caught:
-        client.attention(*random_qkv())
-    assert caught.value.retry_after == 1.25
-
-
-@pytest.mark.parametrize(
-    ("pushback", "seconds"), [("250", 0.25), ("-1", None), ("soon", None)]
-)
-def test_retry_after_comes_from_pushback(client, server, pushback, seconds):
+@pytest.mark.parametrize(("hint", "seconds"), [("250", 0.25), ("soon", None)])
+def test_retry_after_is_the_servers_hint(client, server, hint, seconds):
     server.fail_with = (
         grpc.StatusCode.UNAVAILABLE,
         "no ready group",
-        (("grpc-retry-pushback-ms", pushback),),
+        (("ithaca-retry-after-ms", hint),),
     )
     with pytest.raises(ithaca.UnavailableError) as caught:
         client.attention(*random_qkv())
