@@ -148,6 +148,14 @@ void GroupLifecycle::Drain() {
   }
 }
 
+void GroupLifecycle::DismissLocalWorkers(const std::string& reason) {
+  WorkerCommand shutdown;
+  shutdown.mutable_shutdown()->set_reason(reason);
+  for (const auto& [id, worker] : registry_.workers()) {
+    if (worker.local_slot.has_value()) effects_->Send(id, shutdown);
+  }
+}
+
 void GroupLifecycle::End(Seat* seat, GroupFailureReason reason,
                          const std::string& message, absl::Time now) {
   WorkerCommand leave;

@@ -69,6 +69,8 @@ class GroupLifecycle {
                      absl::Time now);
 
   void Drain();
+  // Tells the workers that this coordinator started to exit.
+  void DismissLocalWorkers(const std::string& reason);
 
   // Acts on every deadline that has passed. Call it at NextDeadline() or
   // before; a call that comes later than the heartbeat limit means that this

@@ -350,6 +350,14 @@ TEST_F(GroupLifecycleTest, AProcessThatJoinsAnewReplacesItself) {
   EXPECT_THAT(effects_.lost, SizeIs(1));
 }
 
+TEST_F(GroupLifecycleTest, OnlyLocalWorkersAreDismissed) {
+  Start(3);
+  const WorkerId local = Join(1, 0), remote = Join(2);
+  lifecycle_->DismissLocalWorkers("bye");
+  EXPECT_EQ(Last(local).shutdown().reason(), "bye");
+  EXPECT_TRUE(Last(remote).has_welcome());
+}
+
 TEST_F(GroupLifecycleTest, ADrainingCoordinatorFormsNothing) {
   auto [a, b] = FormPair();
   lifecycle_->MarkReady("g0", 100);
