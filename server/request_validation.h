@@ -1,0 +1,50 @@
+#ifndef ITHACA_SERVER_REQUEST_VALIDATION_H_
+#define ITHACA_SERVER_REQUEST_VALIDATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/attention_call.h"
+#include "server/attention_message.h"
+
+// The sole judge of what clients send. What passes here is right in every
+// number; nothing behind it checks a request again.
+
+namespace ithaca::server {
+
+struct RequestLimits {
+  // All of one call's tensors, output included.
+  int64_t max_request_bytes = int64_t{4} << 30;
+  // The longest response message; the output travels in one.
+  int64_t max_message_bytes = int64_t{1} << 30;
+  // Kernels of the groups that are ready; nullopt if none is, and then the
+  // wanted kernel is not judged: such a call ends at the queue.
+  std::optional<std::vector<AttentionKernelKind>> kernels;
+};
+
+inline constexpr int64_t kMaxRequestIdBytes = 256;
+
+struct ValidRequest {
+  AttentionShape shape;  // valid_text_tokens filled in
+  AttentionOptions options;
+  std::vector<int64_t> output_shape;  // query's, of rank 3 or 4 as sent
+  int64_t input_bytes = 0;            // query, key and value
+  int64_t tensor_bytes = 0;           // and the output
+};
+
+// Checks everything that can be wrong with one request by itself. Allocates
+// nothing before the byte counts are known to be right.
+//
+// Errors, each naming the field, what was expected and what came:
+//   kInvalidArgument    shape, dtype, byte count, layout, option or id
+//   kUnimplemented      a memory slice (the memory planes are not enabled); a
+//                       kernel that no ready group has
+//   kResourceExhausted  over a limit
+absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
+                                             const RequestLimits& limits);
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_REQUEST_VALIDATION_H_
