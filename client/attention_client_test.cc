@@ -102,7 +102,7 @@ TEST(AttentionClientTest, ServersCodeMessageAndRetryHintArrive) {
   FakeAttentionService service([](grpc::CallbackServerContext* context,
                                   const v1::AttentionRequest&,
                                   v1::AttentionResponse*) {
-    context->AddTrailingMetadata("grpc-retry-pushback-ms", "250");
+    context->AddTrailingMetadata("ithaca-retry-after-ms", "250");
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no ready group");
   });
   const auto client = ConnectTo(service);

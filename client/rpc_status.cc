@@ -12,7 +12,7 @@
 namespace ithaca::client {
 namespace {
 
-constexpr char kPushbackMetadata[] = "grpc-retry-pushback-ms";
+constexpr char kRetryAfterMetadata[] = "ithaca-retry-after-ms";
 constexpr char kRetryAfterPayload[] = "ithaca.v1/retry-after-ms";
 
 }  // namespace
@@ -23,7 +23,7 @@ absl::Status ToAbslStatus(const grpc::Status& status,
                       status.error_message());
   if (result.ok()) return result;
   const auto& trailing = context.GetServerTrailingMetadata();
-  if (const auto hint = trailing.find(kPushbackMetadata);
+  if (const auto hint = trailing.find(kRetryAfterMetadata);
       hint != trailing.end()) {
     result.SetPayload(kRetryAfterPayload,
                       absl::Cord(absl::string_view(hint->second.data(),

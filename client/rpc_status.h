@@ -11,8 +11,8 @@
 namespace ithaca::client {
 
 // The same code and message. A server's retry hint (trailing metadata
-// "grpc-retry-pushback-ms", as gRPC's retry design names it) is kept for
-// RetryAfter. REQUIRES: the call of `context` has ended.
+// "ithaca-retry-after-ms") is kept for RetryAfter. REQUIRES: the call of
+// `context` has ended.
 absl::Status ToAbslStatus(const grpc::Status& status,
                           const grpc::ClientContext& context);
 
