@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/attention_call.h"
 #include "core/data_type.h"
+#include "core/sequence_parallel_plan.h"
 
 // Attention of one batch element over heads that share kv heads evenly, all
 // keys kept: padding is cut away before, by the lengths.
@@ -59,6 +60,14 @@ class AttentionKernels {
 
   // Kinds that Choose accepts on this device for some shape.
   virtual std::vector<AttentionKernelKind> Available() const = 0;
+
+  // Sees to the memory that Attend will take, with the kernel that Choose gave,
+  // for this rank's part of the plan, so that no call fails for want of it
+  // once its exchanges have begun. Errors: kResourceExhausted.
+  virtual absl::Status Reserve(const SequenceParallelPlan& /*plan*/,
+                               int /*rank*/, AttentionKernelKind /*kernel*/) {
+    return absl::OkStatus();
+  }
 
   // Queues the work on the device. Errors: kResourceExhausted (memory),
   // kInternal (the library failed; what it said is in the message).
