@@ -11,7 +11,6 @@ import generate_protos  # noqa: E402
 generate_protos.generate()
 
 import fake_server  # noqa: E402
-
 import ithaca  # noqa: E402
 
 

@@ -6,8 +6,8 @@ import threading
 import grpc
 import ml_dtypes
 import numpy as np
-import reference
 
+import reference
 from ithaca.v1 import attention_pb2 as pb
 
 _DTYPES = {

@@ -5,10 +5,10 @@ import grpc
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
 import torch
 
 import ithaca
+import reference
 from ithaca.v1 import attention_pb2 as pb
 
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}

@@ -1,6 +1,5 @@
 import diffusers
 import pytest
-import reference
 import torch
 from diffusers.models.attention_dispatch import (
     AttentionBackendName,
@@ -10,6 +9,7 @@ from diffusers.models.attention_dispatch import (
 
 import ithaca
 import ithaca.diffusers
+import reference
 
 
 @pytest.fixture

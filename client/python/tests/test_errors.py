@@ -1,11 +1,11 @@
 import threading
 
-import fake_server
 import grpc
 import pytest
-from test_client import random_qkv
 
+import fake_server
 import ithaca
+from test_client import random_qkv
 
 CODES = {
     grpc.StatusCode.INVALID_ARGUMENT: ithaca.InvalidArgumentError,
