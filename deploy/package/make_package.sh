@@ -62,7 +62,7 @@ for program in "${programs[@]}"; do
 done
 cp "$here/environment.sh" "$package/libexec/"
 
-"$python" -m pip wheel -q --no-deps --no-build-isolation \
+"$python" -m pip wheel -q --no-deps \
   -w "$package/python" "$root/client/python"
 cp "$root/LICENSE" "$here/README.md" "$package/"
 printf '%s\n' "$version" >"$package/VERSION"

@@ -144,8 +144,7 @@ class Backend(str):
         try:
             return self._serve(query, key, value, **arguments)
         except UnservableError as error:
-            wanted = self._fallback == "local" or self._fallback == error.kind
-            if not wanted:
+            if self._fallback not in ("local", error.kind):
                 raise
             with self._lock:
                 self._local_calls[error.kind] += 1

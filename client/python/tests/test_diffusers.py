@@ -247,6 +247,14 @@ def test_training_is_refused(backend):
         dispatch_attention_fn(query.requires_grad_(), key, value, backend=backend)
 
 
+def test_inference_mode_is_served(backend, server):
+    mask = torch.tensor(PADDING["no order at all"])[:, None, None, :]
+    with torch.inference_mode():
+        served, local = dispatch_both(backend, *random_qkv(), attn_mask=mask)
+        torch.testing.assert_close(served, local)
+    assert len(server.requests) == 2
+
+
 def test_on_call_hears_of_every_call(client):
     calls = []
     backend = ithaca.diffusers.backend(client, on_call=calls.append)
