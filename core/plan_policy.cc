@@ -28,7 +28,7 @@ constexpr int64_t kMostLanes = 8;
 // What one more lane must make of the time to be taken, and what lanes at all
 // must make of it to be AUTO's choice: the model is no better than that.
 constexpr double kWorthALane = 0.995;
-constexpr double kWorthLanes = 0.97;
+constexpr double kWorthLanes = 0.98;
 
 double LaneAttentionSeconds(const AttentionShape& shape, double heads) {
   const auto queries = static_cast<double>(shape.query_tokens());
