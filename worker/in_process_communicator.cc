@@ -46,14 +46,22 @@ std::vector<RecvSegment> SegmentsFrom(const Posted& posted, int peer) {
   return segments;
 }
 
+absl::Status CopyHostMemory(void* dst, const void* src, int64_t bytes) {
+  std::memcpy(dst, src, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // What the ranks share. Bytes are copied under the lock: after an abort no
 // thread still touches another rank's memory.
 class InProcessGroup::State {
  public:
-  State(int world_size, absl::Duration timeout)
-      : world_size_(world_size), timeout_(timeout), ranks_(world_size) {}
+  State(int world_size, absl::Duration timeout, CopyMemory copy)
+      : world_size_(world_size),
+        timeout_(timeout),
+        copy_(std::move(copy)),
+        ranks_(world_size) {}
 
   int world_size() const { return world_size_; }
 
@@ -172,7 +180,12 @@ class InProcessGroup::State {
     bool match = sends.size() == recvs.size();
     for (size_t i = 0; match && i < sends.size(); ++i) {
       match = sends[i].bytes == recvs[i].bytes;
-      if (match) std::memcpy(recvs[i].data, sends[i].data, sends[i].bytes);
+      if (!match) break;
+      const absl::Status copied =
+          copy_(recvs[i].data, sends[i].data, sends[i].bytes);
+      if (!copied.ok() && lost_.ok()) {
+        lost_ = absl::UnavailableError(copied.message());
+      }
     }
     if (!match && lost_.ok()) {
       lost_ = absl::UnavailableError("segments sent and received differ");
@@ -182,6 +195,7 @@ class InProcessGroup::State {
 
   const int world_size_;
   const absl::Duration timeout_;
+  const CopyMemory copy_;
   absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   std::vector<Rank> ranks_ ABSL_GUARDED_BY(mutex_);
@@ -229,8 +243,11 @@ class InProcessGroup::RankCommunicator : public Communicator {
   std::atomic<uint64_t> num_exchanges_{0};
 };
 
-InProcessGroup::InProcessGroup(int world_size, absl::Duration timeout)
-    : state_(std::make_shared<State>(world_size, timeout)) {}
+InProcessGroup::InProcessGroup(int world_size, absl::Duration timeout,
+                               CopyMemory copy)
+    : state_(std::make_shared<State>(
+          world_size, timeout,
+          copy != nullptr ? std::move(copy) : CopyHostMemory)) {}
 
 int InProcessGroup::world_size() const { return state_->world_size(); }
 

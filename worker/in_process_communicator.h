@@ -1,6 +1,8 @@
 #ifndef ITHACA_WORKER_IN_PROCESS_COMMUNICATOR_H_
 #define ITHACA_WORKER_IN_PROCESS_COMMUNICATOR_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -18,9 +20,15 @@ namespace ithaca {
 // as in Communicator. Communicators may outlive the group object.
 class InProcessGroup {
  public:
-  // No wait for another rank lasts longer than `timeout`.
+  // Copies from one rank's memory to another's, and returns when it has.
+  using CopyMemory =
+      std::function<absl::Status(void* dst, const void* src, int64_t bytes)>;
+
+  // No wait for another rank lasts longer than `timeout`. Without `copy` the
+  // ranks' memory is the host's.
   explicit InProcessGroup(int world_size,
-                          absl::Duration timeout = absl::Seconds(60));
+                          absl::Duration timeout = absl::Seconds(60),
+                          CopyMemory copy = nullptr);
 
   int world_size() const;
 
