@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,6 +12,7 @@
 #include "worker/attention_kernel.h"
 #include "worker/communicator.h"
 #include "worker/device.h"
+#include "worker/ulysses_call.h"
 
 // One rank's part of one call: pack, exchange, attend, exchange back, unpack.
 //
@@ -20,23 +22,9 @@
 
 namespace ithaca {
 
-// A rank's inputs, on its device, dense, the call's dtype.
-struct RankInputs {
-  const void* image_query = nullptr;  // [B, S_r, Hq, D]
-  const void* image_key = nullptr;    // [B, S_r, Hkv, D]
-  const void* image_value = nullptr;  // [B, S_r, Hkv, D]
-  const void* text_query =
-      nullptr;                     // [B, T, Hq, D]; none if image_queries_only
-  const void* text_key = nullptr;  // [B, T, Hkv, D]
-  const void* text_value = nullptr;  // [B, T, Hkv, D]
-};
-
-// A rank's outputs, on its device, dense, written whole.
-struct RankOutputs {
-  void* image = nullptr;  // [B, S_r, Hq, D]
-  void* text = nullptr;   // [B, T, Hq, D], the same on every rank; or none
-};
-
+// What a rank's time goes to. A rank itself knows all but kGather, which is the
+// coordinator's; its kScatter is the wait until every rank has its inputs and
+// all agree on the call. The text's exchange counts as the outputs'.
 enum class Stage : uint8_t {
   kScatter,
   kPack,
@@ -68,9 +56,11 @@ class UlyssesAttention {
                    AttentionKernels* kernels, Arena* arena);
 
   // Runs the plan's call as rank communicator->rank(). Returns with the
-  // outputs written (after a device synchronize).
+  // outputs written (after a device synchronize), plan.NumExchanges() exchanges
+  // later. Whatever a rank lacks for the call (memory, the kernel) it says
+  // before the first of them.
   // Errors: from Agree (see Communicator), before any exchange; kUnavailable
-  // (the group is lost: Abort it); kInternal.
+  // or kInternal (the group is lost, and this rank has aborted it).
   // Thread-safety: one call at a time.
   absl::StatusOr<RankReport> Run(const SequenceParallelPlan& plan,
                                  uint64_t call_number, const RankInputs& inputs,
