@@ -122,9 +122,10 @@ class CivetwebEndpoint : public HttpEndpoint {
     try {
       server_ = std::make_unique<CivetServer>(options, &callbacks, &said_);
     } catch (const CivetException&) {
+      const absl::MutexLock lock(&said_.mutex);
       return absl::UnavailableError(absl::StrCat(
           "cannot listen on ", address,
-          " for HTTP: ", said_.empty() ? "no reason given" : said_));
+          " for HTTP: ", said_.text.empty() ? "no reason given" : said_.text));
     }
     server_->addHandler("/livez$", live_);
     server_->addHandler("/readyz$", ready_);

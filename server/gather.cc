@@ -1,0 +1,66 @@
+#include "server/gather.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/sequence_parallel_plan.h"
+#include "ithaca/internal/v1/worker.pb.h"
+#include "ithaca/v1/attention.pb.h"
+#include "server/fan_out.h"
+#include "server/pending_call.h"
+#include "server/protocol_enums.h"
+#include "server/rank_message.h"
+
+namespace ithaca::server {
+
+absl::StatusOr<CallOutcome> Gather(const SequenceParallelPlan& plan,
+                                   const std::string& group,
+                                   uint64_t generation, double queue_seconds,
+                                   const FanOut& fan_out) {
+  std::vector<RankResponse> responses(static_cast<size_t>(plan.world_size));
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    if (auto status = ParseRankResponse(plan, rank, fan_out.response(rank),
+                                        &responses[static_cast<size_t>(rank)]);
+        !status.ok()) {
+      return status;
+    }
+  }
+
+  CallOutcome outcome;
+  ithaca::v1::ExecutionReport& report = outcome.report;
+  auto& stages = *report.mutable_stage_seconds();
+  uint64_t most_bytes = 0;
+  for (size_t rank = 0; rank < responses.size(); ++rank) {
+    const ithaca::internal::v1::RankExecution& execution =
+        responses[rank].execution;
+    if (execution.kernel() != responses[0].execution.kernel()) {
+      return absl::InternalError(
+          absl::StrCat("rank ", rank, " ran another kernel than rank 0: ",
+                       static_cast<int>(execution.kernel()), ", not ",
+                       static_cast<int>(responses[0].execution.kernel())));
+    }
+    for (const auto& [stage, seconds] : execution.stage_seconds()) {
+      double& slowest = stages[stage];
+      slowest = std::max(slowest, seconds);
+    }
+    most_bytes = std::max(most_bytes, execution.communication_bytes());
+    outcome.communication_bytes +=
+        static_cast<int64_t>(execution.communication_bytes());
+  }
+  report.set_group(group);
+  report.set_group_generation(generation);
+  report.set_world_size(static_cast<uint32_t>(plan.world_size));
+  report.set_communication_precision(ToProto(plan.options.precision));
+  report.set_head_schedule(ToProto(plan.options.schedule));
+  report.set_kernel(responses[0].execution.kernel());
+  report.set_queue_seconds(queue_seconds);
+  report.set_communication_bytes(most_bytes);
+  outcome.output = GatherOutput(plan, responses);
+  return outcome;
+}
+
+}  // namespace ithaca::server

@@ -1,0 +1,26 @@
+#ifndef ITHACA_SERVER_GRPC_ARGUMENTS_H_
+#define ITHACA_SERVER_GRPC_ARGUMENTS_H_
+
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <cstdint>
+
+// gRPC's settings at both of the coordinator's ends, in one place, so that
+// limits, frame sizes and keepalive fit together.
+
+namespace ithaca::server {
+
+// Towards a worker: messages of any size, large frames, a subchannel of its
+// own.
+grpc::ChannelArguments RankChannelArguments();
+
+// Towards clients: messages up to `max_message_bytes` in both directions,
+// large frames. A client may ping every 10 s, also without calls; the server
+// pings a silent connection after 30 s and drops it 10 s later.
+void SetServerArguments(int64_t max_message_bytes,
+                        grpc::ServerBuilder* builder);
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_GRPC_ARGUMENTS_H_

@@ -1,0 +1,72 @@
+#ifndef ITHACA_SERVER_PENDING_CALL_H_
+#define ITHACA_SERVER_PENDING_CALL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/attention_call.h"
+#include "ithaca/v1/attention.pb.h"
+#include "server/byte_budget.h"
+#include "server/tensor_bytes.h"
+
+namespace ithaca::server {
+
+// What the ranks made of a call.
+struct CallOutcome {
+  TensorBytes output;  // query's shape and dtype, in the caller's token order
+  ithaca::v1::ExecutionReport report;  // all but total_seconds
+  int64_t communication_bytes = 0;     // of all ranks together
+};
+
+// A checked and admitted call, from the queue to its end. It ends exactly
+// once, by whoever is first: the ranks, the loss of its group, its client.
+//
+// Thread-safety: Finish, Abandon and ended may be called at any time; the rest
+// is written before the call is submitted and by the scheduler alone after.
+class PendingCall {
+ public:
+  // Called once, with no lock held, by the thread that ends the call.
+  using EndFunction = std::function<void(absl::StatusOr<CallOutcome>)>;
+
+  explicit PendingCall(EndFunction on_end) : on_end_(std::move(on_end)) {}
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+  std::string request_id;
+  AttentionShape shape;      // valid
+  AttentionOptions options;  // valid
+  CallTensors tensors;       // of exactly the shape's sizes
+  ByteBudget::Reservation reservation;
+  absl::Time deadline = absl::InfiniteFuture();
+  absl::Time queued_at = absl::InfinitePast();
+  bool retried = false;
+
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+
+  // Ends the call if it has not ended; its tensors are no longer in use, and
+  // their bytes go back to the budget before the caller hears of the end.
+  void Finish(absl::StatusOr<CallOutcome> outcome) {
+    reservation.Release();
+    Abandon(std::move(outcome));
+  }
+
+  // Ends the call towards its client while its group may still work on it.
+  void Abandon(absl::StatusOr<CallOutcome> outcome) {
+    if (ended_.exchange(true, std::memory_order_acq_rel)) return;
+    // What the function holds must not outlive the end.
+    const EndFunction on_end = std::move(on_end_);
+    on_end(std::move(outcome));
+  }
+
+ private:
+  std::atomic<bool> ended_{false};
+  EndFunction on_end_;
+};
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_PENDING_CALL_H_
