@@ -1,0 +1,54 @@
+#include "client/cli/connection_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace ithaca::client {
+
+ClientOptions ConnectionFlags::Options() const {
+  return {.address = address,
+          .token = token,
+          .connect_timeout = absl::Seconds(connect_timeout_seconds),
+          .max_message_bytes = max_message_bytes,
+          .connections = connections};
+}
+
+absl::Time ConnectionFlags::Deadline() const {
+  return absl::Now() + absl::Seconds(timeout_seconds);
+}
+
+void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags) {
+  const char* group = "Connection";
+  command->add_option("--address", flags->address, "Coordinator, HOST:PORT")
+      ->envname("ITHACA_ADDRESS")
+      ->capture_default_str()
+      ->group(group);
+  command->add_option("--token", flags->token, "Bearer token of the server")
+      ->envname("ITHACA_TOKEN")
+      ->group(group);
+  command
+      ->add_option("--connect-timeout-seconds", flags->connect_timeout_seconds,
+                   "How long to wait for the first connection")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  command
+      ->add_option("--timeout-seconds", flags->timeout_seconds,
+                   "Deadline of a call")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  command
+      ->add_option("--connections", flags->connections,
+                   "Connections to spread calls over")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->group(group);
+  command
+      ->add_option("--max-message-bytes", flags->max_message_bytes,
+                   "Largest message to send or take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace ithaca::client

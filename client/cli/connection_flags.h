@@ -1,0 +1,34 @@
+#ifndef ITHACA_CLIENT_CLI_CONNECTION_FLAGS_H_
+#define ITHACA_CLIENT_CLI_CONNECTION_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "client/attention_client.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace ithaca::client {
+
+// The flags of every command that talks to a server.
+struct ConnectionFlags {
+  std::string address = "127.0.0.1:50051";
+  std::string token = {};
+  double connect_timeout_seconds = 10;
+  double timeout_seconds = 300;
+  int connections = 1;
+  int64_t max_message_bytes = int64_t{1} << 30;
+
+  ClientOptions Options() const;
+  absl::Time Deadline() const;  // of a call that starts now
+};
+
+// `flags` outlives the parsing.
+void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags);
+
+}  // namespace ithaca::client
+
+#endif  // ITHACA_CLIENT_CLI_CONNECTION_FLAGS_H_
