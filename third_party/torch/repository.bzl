@@ -22,7 +22,7 @@ cc_library(
         "-L{lib}",
         "-Wl,-rpath,{lib}",
         # --no-as-needed: kernels register themselves when the library loads.
-        "-Wl,--no-as-needed", "-ltorch_cpu", "-Wl,--as-needed",
+        "-Wl,--push-state,--no-as-needed", "-ltorch_cpu", "-Wl,--pop-state",
         "-lc10",
     ],
 )
@@ -32,7 +32,8 @@ cc_library(
     deps = [":torch_cpu"],
     linkopts = [
         "-L{lib}",
-        "-Wl,--no-as-needed", "-ltorch", "-ltorch_cuda", "-Wl,--as-needed",
+        "-Wl,--push-state,--no-as-needed", "-ltorch", "-ltorch_cuda",
+        "-Wl,--pop-state",
         "-lc10_cuda",
     ],
 )
