@@ -1,6 +1,7 @@
 #ifndef ITHACA_KERNELS_QUANTIZATION_H_
 #define ITHACA_KERNELS_QUANTIZATION_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/attention_call.h"
@@ -36,6 +37,22 @@ ITHACA_HOST_DEVICE_INLINE float CanonicalScale(float scale) {
 // infinity would be NaN).
 ITHACA_HOST_DEVICE_INLINE float Divisor(float scale) {
   return BitsOf(scale) == kInfinityBits ? FloatOf(kLargestFloatBits) : scale;
+}
+
+// x / scale for 16-bit x in three steps, given reciprocal = 1 / scale rounded:
+// a quotient, what it leaves, and its correction. Not always the float32
+// quotient's last bit, but always its code: of every 16-bit value and amax (a
+// test goes through them all). REQUIRES: HasFastQuotient(scale), which keeps
+// the steps within the normal numbers.
+ITHACA_HOST_DEVICE_INLINE bool HasFastQuotient(float scale) {
+  return scale >= 0x1p-60f && scale <= 0x1p100f;
+}
+
+ITHACA_HOST_DEVICE_INLINE float FastQuotient(float x, float scale,
+                                             float reciprocal) {
+  const float quotient = x * reciprocal;
+  const float rest = fmaf(-quotient, scale, x);
+  return fmaf(rest, reciprocal, quotient);
 }
 
 template <CommunicationPrecision>

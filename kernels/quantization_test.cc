@@ -192,6 +192,45 @@ TEST(RoundTripTest, NothingFiniteComesOfARowThatIsNot) {
   EXPECT_EQ(RoundTrip<Int8>(-kInfinity, kInfinity), -kInfinity);
 }
 
+// FastQuotient depends on the mantissas of x and amax and on how far apart
+// their exponents are: one binade of amax and every smaller x are all there is.
+template <DataType T, typename Codec>
+void CheckFastQuotient(uint32_t first_amax, uint32_t last_amax) {
+  for (uint32_t amax = first_amax; amax <= last_amax; ++amax) {
+    const float scale = Codec::Scale(Element<T>::Widen(amax));
+    ASSERT_TRUE(HasFastQuotient(scale));
+    const float reciprocal = 1.0f / scale;
+    for (uint32_t bits = 0; bits <= amax; ++bits) {
+      const float x = Element<T>::Widen(static_cast<uint16_t>(bits));
+      const uint8_t code = Codec::Encode(FastQuotient(x, scale, reciprocal));
+      ASSERT_EQ(code, Codec::Encode(x / scale)) << x << " / " << scale;
+    }
+  }
+}
+
+TEST(FastQuotientTest, GivesTheCodesOfDivisionForEveryBFloat16) {
+  constexpr auto kType = DataType::kBFloat16;
+  CheckFastQuotient<kType, Fp8>(0x3f80, 0x4000);
+  CheckFastQuotient<kType, Int8>(0x3f80, 0x4000);
+  // Where the floor of the scale, not amax, decides.
+  CheckFastQuotient<kType, Fp8>(0x3b00, 0x3b00);
+}
+
+TEST(FastQuotientTest, GivesTheCodesOfDivisionForEveryFloat16) {
+  constexpr auto kType = DataType::kFloat16;
+  CheckFastQuotient<kType, Fp8>(0x3c00, 0x4000);
+  CheckFastQuotient<kType, Int8>(0x3c00, 0x4000);
+  CheckFastQuotient<kType, Fp8>(0x1800, 0x1800);
+}
+
+TEST(FastQuotientTest, IsNotForExtremeScales) {
+  for (const float scale :
+       {0.0f, kSmallest, 0x1p-100f, 0x1p101f, kInfinity, kNan}) {
+    EXPECT_FALSE(HasFastQuotient(scale)) << scale;
+  }
+  EXPECT_TRUE(HasFastQuotient(Fp8::Scale(0)));
+}
+
 // ----------------------------------------------------------------- elements
 
 TEST(ElementTest, WidensEveryBFloat16) {

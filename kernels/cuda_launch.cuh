@@ -1,0 +1,69 @@
+#ifndef ITHACA_KERNELS_CUDA_LAUNCH_CUH_
+#define ITHACA_KERNELS_CUDA_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/layout_cuda.h"
+#include "kernels/task_list.h"
+
+namespace ithaca::kernels {
+
+// Launches kernel(list, arguments...) over the list's tiles.
+template <typename Kernel, typename Task, typename... Arguments>
+cudaError_t LaunchTiles(Kernel kernel, const TaskList<Task>& list,
+                        cudaStream_t stream, const CudaLaunchOptions& options,
+                        Arguments... arguments) {
+  int device = 0;
+  int multiprocessors = 0;
+  if (auto error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  if (auto error = cudaDeviceGetAttribute(
+          &multiprocessors, cudaDevAttrMultiProcessorCount, device);
+      error != cudaSuccess) {
+    return error;
+  }
+  const auto most_blocks = static_cast<uint32_t>(
+      multiprocessors * std::max(options.max_blocks_per_multiprocessor, 1));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(std::min(list.num_tiles, most_blocks));
+  config.blockDim = dim3(kThreadsPerBlock);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, list, arguments...);
+}
+
+// Collects tasks and launches them, `launch(list)`, whenever the list is full
+// and at the end.
+template <typename Task, typename Launch>
+class TaskBatcher {
+ public:
+  explicit TaskBatcher(Launch launch) : launch_(launch) {}
+
+  void Add(const Task& task, uint32_t tiles) {
+    if (list_.full()) Flush();
+    list_.Add(task, tiles);
+  }
+
+  // The first error of all launches.
+  cudaError_t Finish() {
+    Flush();
+    return error_;
+  }
+
+ private:
+  void Flush() {
+    if (list_.num_tasks == 0) return;
+    const cudaError_t error = launch_(list_);
+    if (error_ == cudaSuccess) error_ = error;
+    list_ = {};
+  }
+
+  Launch launch_;
+  TaskList<Task> list_;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace ithaca::kernels
+
+#endif  // ITHACA_KERNELS_CUDA_LAUNCH_CUH_

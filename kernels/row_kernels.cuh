@@ -1,0 +1,123 @@
+#ifndef ITHACA_KERNELS_ROW_KERNELS_CUH_
+#define ITHACA_KERNELS_ROW_KERNELS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "core/attention_call.h"
+#include "core/data_type.h"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/layout.h"
+#include "kernels/packed_elements.cuh"
+#include "kernels/row_task.h"
+
+// What both directions share: how threads take rows, and how kernels are
+// picked.
+
+namespace ithaca::kernels {
+
+// A vector of 16 bytes of elements, and its codes: 8 or 4.
+template <DataType T>
+struct RowVector {
+  static constexpr int kElements = 16 / static_cast<int>(ByteSize(T));
+  static constexpr int kPerWord = PackedElements<T>::kPerWord;
+  static constexpr int kCodeWords = kElements / 4;
+};
+
+// A thread's rows and vectors of a tile; see RowGeometry.
+template <int kLanes, int kVectors, int kRows>
+struct RowSlots {
+  static constexpr int kGroups = kThreadsPerBlock / kLanes;
+  static constexpr int kRowsPerTile = kGroups * kRows;
+
+  // The thread's row `r` of a tile, an index into the task's rows.
+  __device__ __forceinline__ static uint32_t Row(uint32_t tile, int r) {
+    return tile * kRowsPerTile + r * kGroups + threadIdx.x / kLanes;
+  }
+  // The thread's vector `v` of its rows.
+  __device__ __forceinline__ static uint32_t Column(int v) {
+    return v * kLanes + threadIdx.x % kLanes;
+  }
+};
+
+// Of a narrow kernel: a warp takes a row.
+using NarrowSlots = RowSlots<32, 1, 1>;
+
+// Elements of a row that a thread of a narrow kernel takes, 32 apart.
+inline constexpr int kNarrowElements =
+    static_cast<int>(AttentionShape::kMaxHeadDim / 32);
+
+// Calls fn.template operator()<kLanes, kVectors, kRows>() for a geometry that
+// WideGeometry can give of rows of T.
+template <DataType T, typename Function>
+cudaError_t DispatchGeometry(const RowGeometry& geometry,
+                             const Function& function) {
+  switch (geometry.lanes * 10 + geometry.vectors) {
+    case 41:
+      return function.template operator()<4, 1, 4>();
+    case 42:
+      return function.template operator()<4, 2, 2>();
+    case 43:
+      return function.template operator()<4, 3, 1>();
+    case 44:
+      return function.template operator()<4, 4, 1>();
+    case 83:
+      return function.template operator()<8, 3, 1>();
+    case 84:
+      return function.template operator()<8, 4, 1>();
+    default:
+      break;
+  }
+  // Rows of more than 512 bytes: float32 with D > 128.
+  if constexpr (T == DataType::kFloat32) {
+    return geometry.vectors == 3 ? function.template operator()<16, 3, 1>()
+                                 : function.template operator()<16, 4, 1>();
+  }
+  return cudaErrorInvalidValue;
+}
+
+// Launches the tasks of all jobs: wide(list) and narrow(list) launch those of
+// their kind.
+template <DataType T, typename Job, typename Wide, typename Narrow>
+cudaError_t LaunchRows(const LayoutParams& params, absl::Span<const Job> jobs,
+                       const Wide& wide, const Narrow& narrow) {
+  TaskBatcher<RowTask, Wide> wide_tasks(wide);
+  TaskBatcher<RowTask, Narrow> narrow_tasks(narrow);
+  const auto tiles = [](const RowTask& task, const RowGeometry& geometry) {
+    const auto rows = static_cast<uint32_t>(geometry.rows_per_tile());
+    return (task.num_rows + rows - 1) / rows;
+  };
+  const int64_t vectors = params.head_dim / RowVector<T>::kElements;
+  for (const Job& job : jobs) {
+    ForEachTask(params, job, [&](const RowTask& task) {
+      if (task.wide) {
+        wide_tasks.Add(task, tiles(task, WideGeometry(vectors)));
+      } else {
+        narrow_tasks.Add(task, tiles(task, RowGeometry()));
+      }
+    });
+  }
+  const cudaError_t wide_error = wide_tasks.Finish();
+  const cudaError_t narrow_error = narrow_tasks.Finish();
+  return wide_error != cudaSuccess ? wide_error : narrow_error;
+}
+
+// Calls fn.template operator()<T>() for a dtype.
+template <typename Function>
+cudaError_t DispatchDataType(DataType dtype, const Function& function) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return function.template operator()<DataType::kFloat16>();
+    case DataType::kBFloat16:
+      return function.template operator()<DataType::kBFloat16>();
+    case DataType::kFloat32:
+      break;
+  }
+  return function.template operator()<DataType::kFloat32>();
+}
+
+}  // namespace ithaca::kernels
+
+#endif  // ITHACA_KERNELS_ROW_KERNELS_CUH_
