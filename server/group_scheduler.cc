@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/plan_policy.h"
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/v1/attention.pb.h"
 #include "server/call_cost.h"
@@ -150,8 +151,10 @@ void GroupScheduler::Send(const DispatchPtr& dispatch) {
     }
     return;
   }
-  auto plan = MakeSequenceParallelPlan(call.shape, call.options,
-                                       link->channels->world_size());
+  const int world_size = link->channels->world_size();
+  auto plan = MakeSequenceParallelPlan(
+      call.shape, call.options, world_size,
+      PlanPolicyFor(link->device, call.shape, world_size));
   if (!plan.ok()) {
     if (Claim(dispatch)) {
       call.Finish(absl::InternalError(absl::StrCat(

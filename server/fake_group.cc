@@ -1,0 +1,297 @@
+#include "server/fake_group.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "core/sequence_parallel_plan.h"
+#include "ithaca/internal/v1/worker.grpc.pb.h"
+
+namespace ithaca::server {
+
+namespace {
+
+using ithaca::internal::v1::AttentionCall;
+using ithaca::internal::v1::RunAttentionRequest;
+using ithaca::internal::v1::RunAttentionResponse;
+
+// [B, tokens, heads, D] with the image tokens before the text tokens.
+struct Rows {
+  int64_t tokens, heads, dim;
+  std::vector<float> values;
+
+  Rows(int64_t batch, int64_t tokens, int64_t heads, int64_t dim)
+      : tokens(tokens),
+        heads(heads),
+        dim(dim),
+        values(static_cast<size_t>(batch * tokens * heads * dim)) {}
+  float* At(int64_t b, int64_t token, int64_t head) {
+    return &values[static_cast<size_t>(((b * tokens + token) * heads + head) *
+                                       dim)];
+  }
+};
+
+// Takes rows [first, first + count) of each batch element from `bytes`.
+void Take(Rows* rows, int64_t batch, int64_t first, int64_t count,
+          const char** bytes) {
+  const auto size =
+      static_cast<size_t>(count * rows->heads * rows->dim) * sizeof(float);
+  if (size == 0) return;
+  for (int64_t b = 0; b < batch; ++b) {
+    std::memcpy(rows->At(b, first, 0), *bytes, size);
+    *bytes += size;
+  }
+}
+
+void Give(Rows* rows, int64_t batch, int64_t first, int64_t count,
+          std::string* bytes) {
+  const auto size =
+      static_cast<size_t>(count * rows->heads * rows->dim) * sizeof(float);
+  if (size == 0) return;
+  for (int64_t b = 0; b < batch; ++b) {
+    bytes->append(reinterpret_cast<const char*>(rows->At(b, first, 0)), size);
+  }
+}
+
+void AttendRow(const AttentionCall& call, int64_t b, int64_t head,
+               const float* query, Rows* key, Rows* value, float* out) {
+  const int64_t kv_head = head * call.num_kv_heads() / call.num_heads();
+  const int64_t kept =
+      call.image_tokens() + call.valid_text_tokens(static_cast<int>(b));
+  std::vector<double> weights;
+  double largest = -INFINITY;
+  for (int64_t t = 0; t < kept; ++t) {
+    double logit = 0;
+    for (int64_t d = 0; d < call.head_dim(); ++d) {
+      logit += static_cast<double>(query[d]) *
+               static_cast<double>(key->At(b, t, kv_head)[d]);
+    }
+    weights.push_back(logit * call.softmax_scale());
+    largest = std::max(largest, weights.back());
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  for (int64_t d = 0; d < call.head_dim(); ++d) {
+    double mean = 0;
+    for (int64_t t = 0; t < kept; ++t) {
+      mean += weights[static_cast<size_t>(t)] / sum *
+              static_cast<double>(value->At(b, t, kv_head)[d]);
+    }
+    out[d] = static_cast<float>(mean);
+  }
+}
+
+}  // namespace
+
+class FakeGroup::Rank
+    : public ithaca::internal::v1::RankService::CallbackService {
+ public:
+  Rank(FakeGroup* group, int rank) : group_(group), rank_(rank) {}
+
+  grpc::ServerUnaryReactor* RunAttention(
+      grpc::CallbackServerContext* context, const RunAttentionRequest* request,
+      RunAttentionResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    group_->OnRequest(rank_, *request, response, reactor);
+    return reactor;
+  }
+
+ private:
+  FakeGroup* const group_;
+  const int rank_;
+};
+
+FakeGroup::FakeGroup(int world_size) : world_size_(world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks_.push_back(std::make_unique<Rank>(this, rank));
+    ports_.push_back(0);
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                             &ports_.back());
+    builder.RegisterService(ranks_.back().get());
+    servers_.push_back(builder.BuildAndStart());
+  }
+}
+
+FakeGroup::~FakeGroup() {
+  std::vector<grpc::ServerUnaryReactor*> unanswered;
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (auto& [number, call] : calls_) {
+      for (auto* reactor : call.reactors) {
+        if (reactor != nullptr) unanswered.push_back(reactor);
+      }
+    }
+    calls_.clear();
+  }
+  for (auto* reactor : unanswered) {
+    reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
+  }
+  for (auto& server : servers_) {
+    server->Shutdown(std::chrono::system_clock::now());
+  }
+}
+
+Group FakeGroup::Describe(const std::string& name, uint64_t generation) const {
+  Group group;
+  group.name = name;
+  group.generation = generation;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    group.members.push_back(
+        {name + "/" + std::to_string(rank),
+         "127.0.0.1:" + std::to_string(ports_[static_cast<size_t>(rank)]),
+         "cpu",
+         {ithaca::v1::ATTENTION_KERNEL_MATH,
+          ithaca::v1::ATTENTION_KERNEL_FLASH}});
+  }
+  return group;
+}
+
+void FakeGroup::Hold() {
+  const absl::MutexLock lock(&mutex_);
+  held_ = true;
+}
+
+void FakeGroup::Release() {
+  const absl::MutexLock lock(&mutex_);
+  held_ = false;
+  AnswerReady();
+}
+
+void FakeGroup::AwaitHeld(size_t calls) {
+  const absl::MutexLock lock(&mutex_);
+  const auto held = [this, calls]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    const auto whole = std::count_if(
+        calls_.begin(), calls_.end(),
+        [this](const auto& call) { return call.second.ranks == world_size_; });
+    return static_cast<size_t>(whole) >= calls;
+  };
+  mutex_.Await(absl::Condition(&held));
+}
+
+void FakeGroup::FailNext(int rank, grpc::Status status) {
+  const absl::MutexLock lock(&mutex_);
+  failures_[rank] = std::move(status);
+}
+
+void FakeGroup::RefuseNext(grpc::Status status) {
+  const absl::MutexLock lock(&mutex_);
+  refusal_ = std::move(status);
+}
+
+void FakeGroup::AnswerWrongly() {
+  const absl::MutexLock lock(&mutex_);
+  wrong_ = true;
+}
+
+std::vector<uint64_t> FakeGroup::call_numbers() const {
+  const absl::MutexLock lock(&mutex_);
+  return numbers_;
+}
+
+std::vector<std::string> FakeGroup::request_ids() const {
+  const absl::MutexLock lock(&mutex_);
+  return ids_;
+}
+
+void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
+                          RunAttentionResponse* response,
+                          grpc::ServerUnaryReactor* reactor) {
+  const absl::MutexLock lock(&mutex_);
+  if (const auto failure = failures_.find(rank); failure != failures_.end()) {
+    reactor->Finish(failure->second);
+    failures_.erase(failure);
+    return;
+  }
+  Arrived& call = calls_[request.call().call_number()];
+  const auto ranks = static_cast<size_t>(world_size_);
+  call.requests.resize(ranks);
+  call.responses.resize(ranks);
+  call.reactors.resize(ranks);
+  const auto index = static_cast<size_t>(rank);
+  call.requests[index] = request;
+  call.responses[index] = response;
+  call.reactors[index] = reactor;
+  if (++call.ranks < world_size_) return;
+  numbers_.push_back(request.call().call_number());
+  if (request.call().request_id() != "readiness-probe") {
+    ids_.push_back(request.call().request_id());
+  }
+  AnswerReady();
+}
+
+void FakeGroup::AnswerReady() {
+  while (!held_) {
+    const auto next = calls_.find(next_number_);
+    if (next == calls_.end() || next->second.ranks < world_size_) return;
+    Answer(&next->second);
+    calls_.erase(next);
+    ++next_number_;
+  }
+}
+
+void FakeGroup::Answer(Arrived* arrived) {
+  if (refusal_) {
+    for (auto* reactor : arrived->reactors) reactor->Finish(*refusal_);
+    refusal_.reset();
+    return;
+  }
+  const AttentionCall& call = arrived->requests[0].call();
+  const int64_t image = call.image_tokens();
+  const int64_t text = call.text_tokens();
+  const int64_t text_queries = call.image_queries_only() ? 0 : text;
+  const int64_t batch = call.batch();
+  Rows query(batch, image + text_queries, call.num_heads(), call.head_dim());
+  Rows key(batch, image + text, call.num_kv_heads(), call.head_dim());
+  Rows value = key;
+  Rows out = query;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const Range share = EvenShare(image, world_size_, rank);
+    const char* bytes =
+        arrived->requests[static_cast<size_t>(rank)].tensors().data();
+    Take(&query, batch, share.begin, share.size, &bytes);
+    Take(&key, batch, share.begin, share.size, &bytes);
+    Take(&value, batch, share.begin, share.size, &bytes);
+    Take(&query, batch, image, text_queries, &bytes);
+    Take(&key, batch, image, text, &bytes);
+    Take(&value, batch, image, text, &bytes);
+  }
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t kept = image + call.valid_text_tokens(static_cast<int>(b));
+    for (int64_t t = 0; t < std::min(kept, query.tokens); ++t) {
+      for (int64_t h = 0; h < call.num_heads(); ++h) {
+        AttendRow(call, b, h, query.At(b, t, h), &key, &value, out.At(b, t, h));
+      }
+    }
+  }
+  if (wrong_) {
+    for (float& element : out.values) element += 1;
+  }
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const auto index = static_cast<size_t>(rank);
+    const Range share = EvenShare(image, world_size_, rank);
+    std::string* output = arrived->responses[index]->mutable_output();
+    Give(&out, batch, share.begin, share.size, output);
+    if (arrived->requests[index].call().return_text_output()) {
+      Give(&out, batch, image, text_queries, output);
+    }
+    auto* execution = arrived->responses[index]->mutable_execution();
+    execution->set_kernel(ithaca::v1::ATTENTION_KERNEL_MATH);
+    (*execution->mutable_stage_seconds())["attention"] = 0.001 * (rank + 1);
+    execution->set_communication_bytes(static_cast<uint64_t>(100 + rank));
+    arrived->reactors[index]->Finish(grpc::Status::OK);
+  }
+}
+
+}  // namespace ithaca::server

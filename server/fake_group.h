@@ -1,0 +1,86 @@
+#ifndef ITHACA_SERVER_FAKE_GROUP_H_
+#define ITHACA_SERVER_FAKE_GROUP_H_
+
+#include <grpcpp/server.h>
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "ithaca/internal/v1/worker.grpc.pb.h"
+#include "server/group_manager.h"
+
+namespace ithaca::server {
+
+// For tests: a group's ranks as RankService servers in this process. They
+// answer a call when all have got it, in the order of numbers, with attention
+// computed straight from the definition (float32 only). Thread-safe.
+class FakeGroup {
+ public:
+  explicit FakeGroup(int world_size);
+  ~FakeGroup();
+
+  // As the group manager would present it; its kernels are MATH and FLASH.
+  Group Describe(const std::string& name, uint64_t generation) const;
+
+  // From here on calls that all ranks have got stay unanswered ...
+  void Hold();
+  // ... until now.
+  void Release();
+  // Waits until so many calls have come whole and stay unanswered.
+  void AwaitHeld(size_t calls);
+
+  // The rank answers its next call with this, before the others are asked.
+  void FailNext(int rank, grpc::Status status);
+  // Every rank answers its next call with this.
+  void RefuseNext(grpc::Status status);
+  // Every output from here on is off by one.
+  void AnswerWrongly();
+
+  // Numbers of the calls that all ranks have got, probes too.
+  std::vector<uint64_t> call_numbers() const;
+  // Ids of those calls, in order, probes left out.
+  std::vector<std::string> request_ids() const;
+
+ private:
+  class Rank;
+  // One call as far as it has come.
+  struct Arrived {
+    std::vector<ithaca::internal::v1::RunAttentionRequest> requests;
+    std::vector<ithaca::internal::v1::RunAttentionResponse*> responses;
+    std::vector<grpc::ServerUnaryReactor*> reactors;
+    int ranks = 0;
+  };
+
+  void OnRequest(int rank,
+                 const ithaca::internal::v1::RunAttentionRequest& request,
+                 ithaca::internal::v1::RunAttentionResponse* response,
+                 grpc::ServerUnaryReactor* reactor);
+  void AnswerReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Answer(Arrived* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int world_size_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<grpc::Server>> servers_;
+  std::vector<int> ports_;
+
+  mutable absl::Mutex mutex_;
+  std::map<uint64_t, Arrived> calls_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, grpc::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> refusal_ ABSL_GUARDED_BY(mutex_);
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wrong_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_FAKE_GROUP_H_
