@@ -33,6 +33,11 @@ constexpr int64_t kHeadDims[] = {1, 8, 40, 64};
 constexpr CommunicationPrecision kPrecisions[] = {
     CommunicationPrecision::kNative, CommunicationPrecision::kFp8E4m3,
     CommunicationPrecision::kInt8};
+// Where a device has no such kernel, or not for the call, the call says so and
+// AUTO takes its place.
+constexpr AttentionKernelKind kKernels[] = {AttentionKernelKind::kMath,
+                                            AttentionKernelKind::kFlash,
+                                            AttentionKernelKind::kCudnn};
 constexpr int kSamples = 1500;
 
 enum Axis {
@@ -52,7 +57,7 @@ enum Axis {
   kNumAxes,
 };
 constexpr std::array<int, kNumAxes> kAxisSizes = {5, 8, 3, 3, 6, 2, 2,
-                                                  3, 2, 3, 2, 2, 4};
+                                                  3, 2, 3, 2, 3, 4};
 using Sample = std::array<int, kNumAxes>;
 
 bool IsCall(const Sample& sample) {
@@ -152,8 +157,7 @@ AttentionOptions OptionsOf(const Sample& sample, const AttentionShape& shape) {
   options.schedule =
       sample[kSchedule] == 0 ? HeadSchedule::kFused : HeadSchedule::kPerHead;
   options.precision = kPrecisions[sample[kPrecision]];
-  options.kernel = sample[kKernel] == 0 ? AttentionKernelKind::kMath
-                                        : AttentionKernelKind::kFlash;
+  options.kernel = kKernels[sample[kKernel]];
   return options;
 }
 
@@ -199,6 +203,7 @@ TEST(UlyssesGridTest, MatchesTheOracle) {
   // Groups live on from call to call: what one call leaves behind must not
   // show in the next.
   std::map<int, std::unique_ptr<UlyssesTestGroup>> groups;
+  std::set<AttentionKernelKind> kernels_seen;
   uint64_t seed = 1;
   for (const Sample& sample : Samples()) {
     const int world_size = kWorldSizes[sample[kWorldSize]];
@@ -206,16 +211,26 @@ TEST(UlyssesGridTest, MatchesTheOracle) {
     if (group == nullptr)
       group = std::make_unique<UlyssesTestGroup>(world_size);
     const AttentionShape shape = ShapeOf(sample);
-    const AttentionOptions options = OptionsOf(sample, shape);
+    AttentionOptions options = OptionsOf(sample, shape);
     const oracle::CallInputs inputs = oracle::RandomInputs(shape, seed++);
-    absl::StatusOr<std::string> output = group->Run(shape, options, inputs);
+    std::vector<RankReport> reports;
+    absl::StatusOr<std::string> output =
+        group->Run(shape, options, inputs, &reports);
+    if (absl::IsUnimplemented(output.status())) {
+      options.kernel = AttentionKernelKind::kAuto;
+      output = group->Run(shape, options, inputs, &reports);
+    }
     ASSERT_TRUE(output.ok()) << Describe(sample) << ": " << output.status();
+    kernels_seen.insert(reports[0].kernel);
     const std::vector<double> expected =
         oracle::Attention(shape, options.softmax_scale, inputs);
     const double error =
         oracle::RelativeL2Error(oracle::Decode(shape.dtype, *output), expected);
     EXPECT_LE(error, AcceptedError(shape, options.precision))
         << Describe(sample);
+  }
+  for (const AttentionKernelKind kernel : UlyssesTestGroup(1).kernels()) {
+    EXPECT_TRUE(kernels_seen.contains(kernel)) << Name(kernel);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/oracle/attention_oracle.h"
-#include "worker/torch_attention_kernels.h"
 
 namespace ithaca {
 namespace {
@@ -48,14 +48,24 @@ Range TextPlace(const AttentionShape& shape, int64_t text) {
   return {shape.order == TokenOrder::kTextFirst ? 0 : shape.image_tokens, text};
 }
 
-struct RankTensors {
+int64_t RoomFor(const std::string& host) {
+  return Arena::AlignedSize(static_cast<int64_t>(host.size()));
+}
+
+}  // namespace
+
+struct UlyssesTestGroup::RankTensors {
+  RankTensors(const SequenceParallelPlan& plan, int rank,
+              const oracle::CallInputs& inputs);
+
   std::string image_query, image_key, image_value;
   std::string text_query, text_key, text_value;
   std::string image_output, text_output;
 };
 
-RankTensors Cut(const SequenceParallelPlan& plan, int rank,
-                const oracle::CallInputs& inputs) {
+UlyssesTestGroup::RankTensors::RankTensors(const SequenceParallelPlan& plan,
+                                           int rank,
+                                           const oracle::CallInputs& inputs) {
   const AttentionShape& shape = plan.shape;
   const Range own = plan.ranks[rank].image_tokens;
   const int64_t text = shape.text_tokens;
@@ -64,33 +74,33 @@ RankTensors Cut(const SequenceParallelPlan& plan, int rank,
                      image ? ImagePlace(shape, own, text_rows)
                            : TextPlace(shape, text_rows));
   };
-  RankTensors tensors;
-  tensors.image_query = cut(inputs.query, shape.text_query_tokens(), true);
-  tensors.image_key = cut(inputs.key, text, true);
-  tensors.image_value = cut(inputs.value, text, true);
-  tensors.text_query = cut(inputs.query, shape.text_query_tokens(), false);
-  tensors.text_key = cut(inputs.key, text, false);
-  tensors.text_value = cut(inputs.value, text, false);
+  image_query = cut(inputs.query, shape.text_query_tokens(), true);
+  image_key = cut(inputs.key, text, true);
+  image_value = cut(inputs.value, text, true);
+  text_query = cut(inputs.query, shape.text_query_tokens(), false);
+  text_key = cut(inputs.key, text, false);
+  text_value = cut(inputs.value, text, false);
   // Bytes that no right answer has: what is not written shows.
-  tensors.image_output.assign(tensors.image_query.size(), '\xff');
-  tensors.text_output.assign(tensors.text_query.size(), '\xff');
-  return tensors;
+  image_output.assign(image_query.size(), '\xff');
+  text_output.assign(text_query.size(), '\xff');
 }
 
-}  // namespace
-
 UlyssesTestGroup::UlyssesTestGroup(int world_size, PlanPolicy policy)
-    : policy_(policy), group_(world_size, absl::Seconds(30)) {
+    : backend_(MakeUlyssesTestBackend()),
+      policy_(policy),
+      group_(world_size, absl::Seconds(30), backend_->CopyMemory()) {
   for (int rank = 0; rank < world_size; ++rank) {
-    auto made = std::make_unique<Rank>(std::make_unique<CpuDevice>());
-    made->communicator = group_.MakeCommunicator(rank);
-    made->kernels = MakeTorchAttentionKernels({/*num_threads=*/1});
+    auto made =
+        std::make_unique<Rank>(backend_->MakeDevice(), backend_->MakeDevice());
+    made->communicator =
+        backend_->Order(group_.MakeCommunicator(rank), made->device.get());
+    made->kernels = backend_->MakeKernels(made->device.get());
     ranks_.push_back(std::move(made));
   }
 }
 
 void UlyssesTestGroup::Replace(int rank, std::unique_ptr<Device> device) {
-  auto made = std::make_unique<Rank>(std::move(device));
+  auto made = std::make_unique<Rank>(std::move(device), backend_->MakeDevice());
   made->communicator = std::move(ranks_[rank]->communicator);
   made->kernels = std::move(ranks_[rank]->kernels);
   ranks_[rank] = std::move(made);
@@ -99,6 +109,43 @@ void UlyssesTestGroup::Replace(int rank, std::unique_ptr<Device> device) {
 void UlyssesTestGroup::Replace(int rank,
                                std::unique_ptr<AttentionKernels> kernels) {
   ranks_[rank]->kernels = std::move(kernels);
+}
+
+absl::StatusOr<RankReport> UlyssesTestGroup::RunRank(
+    Rank& rank, const SequenceParallelPlan& plan, RankTensors& tensors) {
+  std::string* const inputs[] = {&tensors.image_query, &tensors.image_key,
+                                 &tensors.image_value, &tensors.text_query,
+                                 &tensors.text_key,    &tensors.text_value};
+  std::string* const outputs[] = {&tensors.image_output, &tensors.text_output};
+  int64_t bytes = 0;
+  for (const std::string* host : inputs) bytes += RoomFor(*host);
+  for (const std::string* host : outputs) bytes += RoomFor(*host);
+  if (auto status = rank.tensors.Reset(bytes); !status.ok()) return status;
+  std::vector<void*> memory;
+  absl::Status status;
+  const auto put = [&](const std::string& host) {
+    memory.push_back(rank.tensors.Take(static_cast<int64_t>(host.size())));
+    status.Update(rank.tensors_device->CopyFromHost(
+        memory.back(), host.data(), static_cast<int64_t>(host.size())));
+  };
+  for (const std::string* host : inputs) put(*host);
+  for (const std::string* host : outputs) put(*host);
+  status.Update(rank.tensors_device->Synchronize());
+  if (!status.ok()) return status;
+  UlyssesAttention attention(rank.device.get(), rank.communicator.get(),
+                             rank.kernels.get(), &rank.arena);
+  absl::StatusOr<RankReport> report = attention.Run(
+      plan, call_number_,
+      {memory[0], memory[1], memory[2], memory[3], memory[4], memory[5]},
+      {memory[6], memory[7]});
+  if (!report.ok()) return report;
+  for (size_t i = 0; i < std::size(outputs); ++i) {
+    status.Update(rank.tensors_device->CopyToHost(
+        outputs[i]->data(), memory[std::size(inputs) + i],
+        static_cast<int64_t>(outputs[i]->size())));
+  }
+  if (!status.ok()) return status;
+  return report;
 }
 
 absl::StatusOr<std::string> UlyssesTestGroup::Run(
@@ -112,21 +159,13 @@ absl::StatusOr<std::string> UlyssesTestGroup::Run(
   std::vector<RankReport> rank_reports(ranks_.size());
   std::vector<RankTensors> tensors;
   for (int rank = 0; rank < world_size(); ++rank) {
-    tensors.push_back(Cut(*plan, rank, inputs));
+    tensors.emplace_back(*plan, rank, inputs);
   }
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size(); ++rank) {
     threads.emplace_back([&, rank] {
-      RankTensors& own = tensors[rank];
-      const RankInputs in = {own.image_query.data(), own.image_key.data(),
-                             own.image_value.data(), own.text_query.data(),
-                             own.text_key.data(),    own.text_value.data()};
-      const RankOutputs out = {own.image_output.data(), own.text_output.data()};
-      Rank& self = *ranks_[rank];
-      UlyssesAttention attention(self.device.get(), self.communicator.get(),
-                                 self.kernels.get(), &self.arena);
-      absl::StatusOr<RankReport> report =
-          attention.Run(*plan, call_number_, in, out);
+      const absl::StatusOr<RankReport> report =
+          RunRank(*ranks_[rank], *plan, tensors[rank]);
       statuses_[rank] = report.status();
       if (report.ok()) rank_reports[rank] = *report;
     });
