@@ -1,0 +1,92 @@
+#include "worker/group_session.h"
+
+#include <utility>
+
+namespace ithaca {
+
+GroupSession::GroupSession(const GroupSessionOptions& options,
+                           GroupMembership membership,
+                           std::shared_ptr<RendezvousStore> store,
+                           GroupSessionEvents events)
+    : options_(options),
+      membership_(std::move(membership)),
+      store_(std::move(store)),
+      events_(std::move(events)),
+      thread_([this] { Run(); }) {}
+
+GroupSession::~GroupSession() {
+  Abort(absl::UnavailableError("this rank left its group"));
+  thread_.join();
+}
+
+absl::Status GroupSession::Submit(RankCall call, Done done) {
+  const uint64_t number = call.number;
+  // std::function copies what it holds: a call moves in once and out once.
+  auto held = std::make_shared<RankCall>(std::move(call));
+  return sequencer_.Submit(
+      number, [this, held = std::move(held),
+               done = std::move(done)](const absl::Status& admission) {
+        if (admission.ok()) {
+          RunCall(std::move(*held), done);
+        } else {
+          done(admission);
+        }
+      });
+}
+
+void GroupSession::RunCall(RankCall call, const Done& done) {
+  absl::StatusOr<RankResult> result = executor_->Run(std::move(call));
+  const absl::Status status = result.status();
+  if (GroupSurvives(status)) {
+    done(std::move(result));
+    return;
+  }
+  // The others are freed before anyone is told.
+  Abort(status);
+  done(std::move(result));
+  if (events_.on_lost) events_.on_lost(status);
+}
+
+void GroupSession::Abort(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!aborted_.ok()) return;
+    aborted_ = why;
+    if (communicator_ != nullptr) communicator_->Abort();
+  }
+  sequencer_.Abort(why);
+}
+
+void GroupSession::Run() {
+  absl::StatusOr<std::unique_ptr<RankDevice>> device = options_.open_device();
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator = device.status();
+  if (device.ok()) {
+    communicator = (*device)->FormGroup(
+        *store_, membership_.rank, membership_.world_size,
+        membership_.formation_timeout, membership_.collective_timeout);
+  }
+  if (!communicator.ok()) {
+    Abort(communicator.status());
+    if (events_.on_formed) events_.on_formed(communicator.status());
+    return;
+  }
+  RankExecutor executor((*device)->device(), communicator->get(),
+                        (*device)->kernels(), options_.buffers);
+  executor.DelayVotes(options_.vote_delay);
+  executor_ = &executor;
+
+  absl::Status aborted;
+  {
+    absl::MutexLock lock(&mutex_);
+    aborted = aborted_;
+    if (aborted.ok()) communicator_ = communicator->get();
+  }
+  if (events_.on_formed) events_.on_formed(aborted);
+  if (aborted.ok()) {
+    sequencer_.Run();
+    absl::MutexLock lock(&mutex_);
+    communicator_ = nullptr;
+  }
+}
+
+}  // namespace ithaca

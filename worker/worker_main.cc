@@ -1,0 +1,193 @@
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/version.h"
+#include "worker/call_conversion.h"
+#include "worker/local_address.h"
+#include "worker/logging.h"
+#include "worker/membership.h"
+#include "worker/metrics_endpoint.h"
+#include "worker/rank_device.h"
+#include "worker/rank_metrics.h"
+#include "worker/rank_service.h"
+#include "worker/termination.h"
+#include "worker/worker_flags.h"
+
+namespace ithaca {
+namespace {
+
+// What responses have to leave on their way out after the last call.
+constexpr absl::Duration kSendTimeout = absl::Seconds(5);
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
+  return name;
+}
+
+absl::StatusOr<std::unique_ptr<RankDevice>> OpenDevice(
+    const WorkerFlags& flags) {
+  RankDeviceOptions options;
+  options.name = flags.device;
+  options.num_threads = flags.threads;
+  options.address.interface = flags.peer_interface;
+  options.address.hostname = flags.peer_address;
+  if (flags.peer_address.empty() && flags.peer_interface.empty()) {
+    absl::StatusOr<std::string> own = LocalAddressTowards(flags.coordinator);
+    if (!own.ok()) return own.status();
+    options.address.hostname = *std::move(own);
+  }
+  return OpenRankDevice(options);
+}
+
+// What the device is, before anyone asks for work on it.
+absl::Status Describe(const WorkerFlags& flags, internal::v1::Join* join) {
+  RankDeviceOptions options;
+  options.name = flags.device;
+  options.num_threads = flags.threads;
+  absl::StatusOr<std::unique_ptr<RankDevice>> device = OpenRankDevice(options);
+  if (!device.ok()) return device.status();
+  join->set_version(std::string(Version()));
+  join->set_host(HostName());
+  join->set_worker(absl::StrCat(HostName(), "/", getpid()));
+  join->set_device(flags.device);
+  join->set_device_uuid((*device)->uuid());
+  for (AttentionKernelKind kernel : (*device)->kernels()->Available()) {
+    join->add_kernels(ToProto(kernel));
+  }
+  if (flags.local_slot.has_value()) join->set_local_slot(*flags.local_slot);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
+    const std::string& listen, RankService* service, int* port) {
+  grpc::ServerBuilder builder;
+  // The coordinator has judged sizes; tensors travel in large frames.
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16777215);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), port);
+  builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || *port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen));
+  }
+  return server;
+}
+
+// What the coordinator is to dial: see Join.address.
+std::string AdvertisedAddress(const std::string& listen, int port) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  const bool everywhere =
+      host.empty() || host == "0.0.0.0" || host == "[::]" || host == "*";
+  return absl::StrCat(everywhere ? "" : host, ":", port);
+}
+
+// Runs until asked to end; the exit code.
+absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
+  if (flags.exit_with_parent.has_value()) {
+    absl::Status tied = ExitWithParent(*flags.exit_with_parent);
+    if (!tied.ok()) return tied;
+  }
+  MembershipOptions options;
+  if (absl::Status found = Describe(flags, &options.join); !found.ok()) {
+    return found;
+  }
+  StartLogging(flags.log_format, flags.log_level, options.join.worker());
+
+  RankMetrics metrics(std::string(Version()), flags.device);
+  std::unique_ptr<MetricsEndpoint> endpoint;
+  if (!flags.metrics_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<MetricsEndpoint>> started =
+        MetricsEndpoint::Start(flags.metrics_listen,
+                               [&metrics] { return metrics.Text(); });
+    if (!started.ok()) return started.status();
+    endpoint = *std::move(started);
+    spdlog::info("metrics on port {}", endpoint->port());
+  }
+
+  HostBufferPool buffers;
+  RankService service(
+      [&metrics](const RankReport& report) { metrics.Observe(report); });
+  int port = 0;
+  absl::StatusOr<std::unique_ptr<grpc::Server>> server =
+      StartServer(flags.listen, &service, &port);
+  if (!server.ok()) return server.status();
+  options.join.set_address(AdvertisedAddress(flags.listen, port));
+  options.session.open_device = [&flags] { return OpenDevice(flags); };
+  options.session.buffers = &buffers;
+  options.session.vote_delay = flags.injected_vote_delay;
+
+  MembershipEvents events;
+  events.on_session = [&service](std::shared_ptr<GroupSession> session) {
+    service.SetSession(std::move(session));
+  };
+  events.on_refused = [termination](const absl::Status& why) {
+    termination->Request(
+        1, absl::StrCat("refused by the coordinator: ", why.message()));
+  };
+  events.on_shutdown = [termination](const std::string& reason) {
+    termination->Request(0, reason);
+  };
+  Membership membership(MakeCoordinatorChannel(flags.coordinator),
+                        std::move(options), std::move(events));
+  spdlog::info("ithaca-worker {} on {}, calls on port {}, coordinator {}",
+               Version(), flags.device, port, flags.coordinator);
+  membership.Start();
+
+  const Termination::Reason reason = termination->Await();
+  if (reason.exit_code != 0) {
+    membership.Stop();
+    return absl::UnavailableError(reason.text);
+  }
+  spdlog::info("ending: {}", reason.text);
+  const bool drained = service.AwaitIdle(flags.drain_timeout);
+  if (!drained) {
+    spdlog::warn("a call still runs after {}: it is cut",
+                 absl::FormatDuration(flags.drain_timeout));
+  }
+  const bool ended = membership.Stop();
+  (*server)->Shutdown(absl::ToChronoTime(absl::Now() + kSendTimeout));
+  if (!ended) {
+    // A thread is still in a call: nothing it uses may be destroyed.
+    spdlog::shutdown();
+    _exit(1);
+  }
+  return drained ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  // Lives as long as the process: a thread waits for signals to the end.
+  static Termination& termination = *new Termination;
+  TerminateOnSignals(&termination);
+  std::variant<WorkerFlags, WorkerExit> parsed = ParseWorkerFlags(argc, argv);
+  if (const auto* exit = std::get_if<WorkerExit>(&parsed)) {
+    std::fputs(exit->text.c_str(), exit->code == 0 ? stdout : stderr);
+    return exit->code;
+  }
+  absl::StatusOr<int> code = Work(std::get<WorkerFlags>(parsed), &termination);
+  if (!code.ok()) {
+    std::fprintf(stderr, "ithaca-worker: %s\n",
+                 std::string(code.status().message()).c_str());
+    return EXIT_FAILURE;
+  }
+  return *code;
+}
+
+}  // namespace
+}  // namespace ithaca
+
+int main(int argc, char** argv) { return ithaca::Main(argc, argv); }
