@@ -4,11 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <string>
 
 #include "client/cli/attend_command.h"
 #include "client/cli/bench_command.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/info_command.h"
+#include "client/cli/version.h"
 
 int main(int argc, char** argv) {
   using namespace ithaca::client;  // NOLINT(google-build-using-namespace)
@@ -16,6 +18,7 @@ int main(int argc, char** argv) {
       "Calls an Ithaca server: attention of diffusion transformers, "
       "split over several workers.",
       "ithaca");
+  app.set_version_flag("--version", std::string("ithaca ") + kVersion);
   app.require_subcommand(1);
   app.footer(kExitCodeHelp);
 

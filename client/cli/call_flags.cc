@@ -1,7 +1,9 @@
 #include "client/cli/call_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/enum_flag.h"
 
@@ -14,9 +16,10 @@ constexpr char kOptionGroup[] = "Attention";
 std::string ShapeHelp() {
   std::string help = "Shape of a real model's call:";
   for (const NamedShape& shape : NamedShapes()) {
-    absl::StrAppend(&help, "\n",
-                    absl::string_view(shape.name.data(), shape.name.size()),
-                    ": ", shape.Shape().Text());
+    absl::StrAppend(
+        &help, "\n", absl::string_view(shape.name.data(), shape.name.size()),
+        ": ", absl::string_view(shape.what.data(), shape.what.size()), " (",
+        shape.Shape().Text(), ")");
   }
   return help;
 }
@@ -32,6 +35,21 @@ void AddCount(CLI::App* command, const char* name,
   command->add_option(name, *value, help)->group(kTensorGroup);
 }
 
+// Turns a name of `values` into its number.
+CLI::Validator NameToNumber(const std::map<std::string, int>& values,
+                            const std::string& names) {
+  return CLI::Validator(
+      [values, names](std::string& text) -> std::string {
+        const auto found = values.find(absl::AsciiStrToLower(text));
+        if (found == values.end()) {
+          return absl::StrCat("expected one of ", names, "; got '", text, "'");
+        }
+        text = std::to_string(found->second);
+        return "";
+      },
+      /*validator_desc=*/"");
+}
+
 // `value` is an int or an optional one.
 template <typename Enum, typename Value>
 void AddEnum(CLI::App* command, const char* name, const char* prefix,
@@ -42,8 +60,7 @@ void AddEnum(CLI::App* command, const char* name, const char* prefix,
     absl::StrAppend(&names, names.empty() ? "" : ", ", spelling);
   }
   command->add_option(name, *value, absl::StrCat(help, ": ", names))
-      ->transform(
-          CLI::CheckedTransformer(values, CLI::ignore_case).description(""))
+      ->transform(NameToNumber(values, names))
       ->type_name("NAME")
       ->group(group);
 }
