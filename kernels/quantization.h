@@ -40,7 +40,7 @@ ITHACA_HOST_DEVICE_INLINE float Divisor(float scale) {
 }
 
 // x / scale for 16-bit x in three steps, given reciprocal = 1 / scale rounded:
-// a quotient, what it leaves, and its correction. Not always the float32
+// a quotient, what it is off by, and its correction. Not always the float32
 // quotient's last bit, but always its code: of every 16-bit value and amax (a
 // test goes through them all). REQUIRES: HasFastQuotient(scale), which keeps
 // the steps within the normal numbers.
@@ -51,8 +51,9 @@ ITHACA_HOST_DEVICE_INLINE bool HasFastQuotient(float scale) {
 ITHACA_HOST_DEVICE_INLINE float FastQuotient(float x, float scale,
                                              float reciprocal) {
   const float quotient = x * reciprocal;
-  const float rest = fmaf(-quotient, scale, x);
-  return fmaf(rest, reciprocal, quotient);
+  // What it exceeds x by, not what it leaves: so a negative zero stays one.
+  const float excess = fmaf(quotient, scale, -x);
+  return fmaf(-excess, reciprocal, quotient);
 }
 
 template <CommunicationPrecision>

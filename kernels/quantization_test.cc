@@ -201,9 +201,11 @@ void CheckFastQuotient(uint32_t first_amax, uint32_t last_amax) {
     ASSERT_TRUE(HasFastQuotient(scale));
     const float reciprocal = 1.0f / scale;
     for (uint32_t bits = 0; bits <= amax; ++bits) {
-      const float x = Element<T>::Widen(static_cast<uint16_t>(bits));
-      const uint8_t code = Codec::Encode(FastQuotient(x, scale, reciprocal));
-      ASSERT_EQ(code, Codec::Encode(x / scale)) << x << " / " << scale;
+      for (const uint32_t sign : {0u, 0x8000u}) {
+        const float x = Element<T>::Widen(static_cast<uint16_t>(bits | sign));
+        const uint8_t code = Codec::Encode(FastQuotient(x, scale, reciprocal));
+        ASSERT_EQ(code, Codec::Encode(x / scale)) << x << " / " << scale;
+      }
     }
   }
 }
