@@ -128,6 +128,7 @@ FakeGroup::~FakeGroup() {
   std::vector<grpc::ServerUnaryReactor*> unanswered;
   {
     const absl::MutexLock lock(&mutex_);
+    closing_ = true;
     for (auto& [number, call] : calls_) {
       for (auto* reactor : call.reactors) {
         if (reactor != nullptr) unanswered.push_back(reactor);
@@ -197,18 +198,28 @@ void FakeGroup::AnswerWrongly() {
 
 std::vector<uint64_t> FakeGroup::call_numbers() const {
   const absl::MutexLock lock(&mutex_);
-  return numbers_;
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, id] : ids_) numbers.push_back(number);
+  return numbers;
 }
 
 std::vector<std::string> FakeGroup::request_ids() const {
   const absl::MutexLock lock(&mutex_);
-  return ids_;
+  std::vector<std::string> ids;
+  for (const auto& [number, id] : ids_) {
+    if (id != "readiness-probe") ids.push_back(id);
+  }
+  return ids;
 }
 
 void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
                           RunAttentionResponse* response,
                           grpc::ServerUnaryReactor* reactor) {
   const absl::MutexLock lock(&mutex_);
+  if (closing_) {
+    reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
+    return;
+  }
   if (const auto failure = failures_.find(rank); failure != failures_.end()) {
     reactor->Finish(failure->second);
     failures_.erase(failure);
@@ -224,10 +235,7 @@ void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
   call.responses[index] = response;
   call.reactors[index] = reactor;
   if (++call.ranks < world_size_) return;
-  numbers_.push_back(request.call().call_number());
-  if (request.call().request_id() != "readiness-probe") {
-    ids_.push_back(request.call().request_id());
-  }
+  ids_[request.call().call_number()] = request.call().request_id();
   AnswerReady();
 }
 

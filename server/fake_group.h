@@ -43,9 +43,9 @@ class FakeGroup {
   // Every output from here on is off by one.
   void AnswerWrongly();
 
-  // Numbers of the calls that all ranks have got, probes too.
+  // Numbers of the calls that all ranks have got, probes too, in order.
   std::vector<uint64_t> call_numbers() const;
-  // Ids of those calls, in order, probes left out.
+  // Ids of those calls, in the order of their numbers, probes left out.
   std::vector<std::string> request_ids() const;
 
  private:
@@ -73,12 +73,12 @@ class FakeGroup {
   mutable absl::Mutex mutex_;
   std::map<uint64_t, Arrived> calls_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::string> ids_ ABSL_GUARDED_BY(mutex_);
   std::map<int, grpc::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> refusal_ ABSL_GUARDED_BY(mutex_);
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   bool wrong_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ithaca::server

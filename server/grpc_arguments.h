@@ -16,8 +16,10 @@ namespace ithaca::server {
 grpc::ChannelArguments RankChannelArguments();
 
 // Towards clients: messages up to `max_message_bytes` in both directions,
-// large frames. A client may ping every 10 s, also without calls; the server
-// pings a silent connection after 30 s and drops it 10 s later.
+// large frames. Requests a little larger still reach the service, which is to
+// refuse them; larger ones end with RESOURCE_EXHAUSTED by gRPC's own hand. A
+// client may ping every 10 s, also without calls; the server pings a silent
+// connection after 30 s and drops it 10 s later.
 void SetServerArguments(int64_t max_message_bytes,
                         grpc::ServerBuilder* builder);
 

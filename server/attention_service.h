@@ -1,0 +1,77 @@
+#ifndef ITHACA_SERVER_ATTENTION_SERVICE_H_
+#define ITHACA_SERVER_ATTENTION_SERVICE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "ithaca/v1/attention.grpc.pb.h"
+#include "server/byte_budget.h"
+#include "server/group_manager.h"
+#include "server/group_scheduler.h"
+#include "server/in_flight_requests.h"
+#include "server/metrics.h"
+
+namespace ithaca::server {
+
+// ithaca.v1.AttentionService: takes a call, hands it down its way (message,
+// validation, id, byte budget, scheduler), and turns its end into a response,
+// a line in the log and the metrics. Thread-safe; calls run on gRPC's threads.
+class AttentionService
+    : public ithaca::v1::AttentionService::WithRawCallbackMethod_Attention<
+          ithaca::v1::AttentionService::WithCallbackMethod_StreamAttention<
+              ithaca::v1::AttentionService::WithCallbackMethod_GetServerInfo<
+                  ithaca::v1::AttentionService::Service>>> {
+ public:
+  struct Options {
+    std::string version;
+    std::string device;  // "cpu" or "cuda"
+    int64_t max_message_bytes = int64_t{1} << 30;
+    int64_t max_request_bytes = int64_t{4} << 30;
+  };
+
+  // All outlive this.
+  AttentionService(const GroupManager* manager, GroupScheduler* scheduler,
+                   ByteBudget* budget, Metrics* metrics, Options options);
+
+  grpc::ServerUnaryReactor* Attention(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+
+  // Errors: UNIMPLEMENTED, naming the unary call.
+  grpc::ServerBidiReactor<ithaca::v1::StreamAttentionRequest,
+                          ithaca::v1::StreamAttentionResponse>*
+  StreamAttention(grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* GetServerInfo(
+      grpc::CallbackServerContext* context,
+      const ithaca::v1::GetServerInfoRequest* request,
+      ithaca::v1::GetServerInfoResponse* response) override;
+
+  // Waits until no Attention call is open: not only ended, but its response
+  // handed to the network. false: some were by then.
+  bool AwaitIdle(absl::Time deadline);
+
+ private:
+  class AttentionReactor;
+
+  const GroupManager* const manager_;
+  GroupScheduler* const scheduler_;
+  ByteBudget* const budget_;
+  Metrics* const metrics_;
+  const Options options_;
+  InFlightRequests in_flight_;
+
+  absl::Mutex mutex_;
+  int64_t open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_ATTENTION_SERVICE_H_
