@@ -15,10 +15,11 @@ cc_library(
 
 cc_library(
     name = "torch_cpu",
-    # Debian's libgloo comes before torch, which exports newer gloo symbols of
-    # its own.
-    deps = [":headers", "@ithaca//third_party:gloo"],
+    deps = [":headers"],
     linkopts = [
+        # Debian's libgloo must come before torch, which exports newer gloo
+        # symbols of its own. A dependency on it would come after.
+        "-lgloo",
         "-L{lib}",
         "-Wl,-rpath,{lib}",
         # --no-as-needed: kernels register themselves when the library loads.
