@@ -1,5 +1,7 @@
 #include "worker/group_session.h"
 
+#include <spdlog/spdlog.h>
+
 #include <utility>
 
 namespace ithaca {
@@ -57,6 +59,20 @@ void GroupSession::Abort(const absl::Status& why) {
   sequencer_.Abort(why);
 }
 
+void GroupSession::WarmUp() {
+  for (const WarmShape& warm : options_.warm_shapes) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!aborted_.ok()) return;
+    }
+    const absl::Status status = executor_->WarmUp(warm.shape, warm.options);
+    if (status.ok()) continue;
+    spdlog::warn("not prepared for calls of {} image and {} text tokens: {}",
+                 warm.shape.image_tokens, warm.shape.text_tokens,
+                 status.ToString());
+  }
+}
+
 void GroupSession::Run() {
   absl::StatusOr<std::unique_ptr<RankDevice>> device = options_.open_device();
   absl::StatusOr<std::unique_ptr<Communicator>> communicator = device.status();
@@ -83,6 +99,7 @@ void GroupSession::Run() {
   }
   if (events_.on_formed) events_.on_formed(aborted);
   if (aborted.ok()) {
+    WarmUp();
     sequencer_.Run();
     absl::MutexLock lock(&mutex_);
     communicator_ = nullptr;

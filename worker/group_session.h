@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@
 #include "worker/rank_device.h"
 #include "worker/rank_executor.h"
 #include "worker/rendezvous_store.h"
+#include "worker/warm_shapes.h"
 
 namespace ithaca {
 
@@ -44,6 +46,9 @@ struct GroupSessionOptions {
   // one that is still being torn down shares nothing with the next.
   std::function<absl::StatusOr<std::unique_ptr<RankDevice>>()> open_device;
   HostBufferPool* buffers = nullptr;  // outlives the session
+  // Calls to prepare for once the group is formed, before the first call runs.
+  // One that cannot be prepared is logged and left out.
+  std::vector<WarmShape> warm_shapes;
   // For tests of faults: see RankExecutor::DelayVotes.
   absl::Duration vote_delay = absl::ZeroDuration();
 };
@@ -82,6 +87,7 @@ class GroupSession {
 
  private:
   void Run();
+  void WarmUp();
   void RunCall(RankCall call, const Done& done);
 
   const GroupSessionOptions options_;

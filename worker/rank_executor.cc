@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/plan_policy.h"
+#include "worker/silent_communicator.h"
 
 namespace ithaca {
 namespace {
@@ -48,17 +49,24 @@ RankExecutor::RankExecutor(Device* device, Communicator* communicator,
                            HostBufferPool* output_buffers)
     : device_(device),
       communicator_(communicator),
+      kernels_(kernels),
       output_buffers_(output_buffers),
       tensors_(device),
       workspace_(device),
       attention_(device, communicator, kernels, &workspace_) {}
 
+absl::StatusOr<SequenceParallelPlan> RankExecutor::MakePlan(
+    const AttentionShape& shape, const AttentionOptions& options) const {
+  const int world_size = communicator_->world_size();
+  return MakeSequenceParallelPlan(
+      shape, options, world_size,
+      PlanPolicyFor(device_->name(), shape, world_size));
+}
+
 absl::StatusOr<SequenceParallelPlan> RankExecutor::Plan(
     const RankCall& call) const {
-  const int world_size = communicator_->world_size();
-  absl::StatusOr<SequenceParallelPlan> plan = MakeSequenceParallelPlan(
-      call.shape, call.options, world_size,
-      PlanPolicyFor(device_->name(), call.shape, world_size));
+  absl::StatusOr<SequenceParallelPlan> plan =
+      MakePlan(call.shape, call.options);
   if (!plan.ok()) {
     return absl::InternalError(
         absl::StrCat("the coordinator sent a call that it should have "
@@ -160,6 +168,26 @@ absl::Status RankExecutor::Refuse(const RankCall& call,
   const absl::Status agreed = communicator_->Agree(
       CallVote{call.number, call.plan_fingerprint, why.code()});
   return GroupSurvives(agreed) ? why : agreed;
+}
+
+absl::Status RankExecutor::WarmUp(const AttentionShape& shape,
+                                  const AttentionOptions& options) {
+  absl::StatusOr<SequenceParallelPlan> plan = MakePlan(shape, options);
+  if (!plan.ok()) return plan.status();
+  RankCall call;
+  call.shape = shape;
+  call.options = options;
+  call.return_text_output = true;
+  RankInputs inputs;
+  RankOutputs outputs;
+  std::shared_ptr<HostBuffer> output;
+  if (absl::Status ready = Prepare(call, *plan, &inputs, &outputs, &output);
+      !ready.ok()) {
+    return ready;
+  }
+  SilentCommunicator alone(communicator_->rank(), communicator_->world_size());
+  UlyssesAttention attention(device_, &alone, kernels_, &workspace_);
+  return attention.Run(*plan, call.number, inputs, outputs).status();
 }
 
 absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {

@@ -60,6 +60,12 @@ class RankExecutor {
   // For tests of faults: makes this rank late for its votes.
   void DelayVotes(absl::Duration delay) { vote_delay_ = delay; }
 
+  // Does this rank's own work of such a call, on whatever is in memory and
+  // without the others, so that the first call has all it needs: memory, and
+  // kernels and plans made for the shape. Errors: those of a call.
+  absl::Status WarmUp(const AttentionShape& shape,
+                      const AttentionOptions& options);
+
   // What this rank finds wrong before the first exchange it tells the others
   // by its vote, so that none begins what another will not.
   // Errors: those of UlyssesAttention::Run; kResourceExhausted (no memory on
@@ -70,6 +76,8 @@ class RankExecutor {
  private:
   struct Inputs;
 
+  absl::StatusOr<SequenceParallelPlan> MakePlan(
+      const AttentionShape& shape, const AttentionOptions& options) const;
   absl::StatusOr<SequenceParallelPlan> Plan(const RankCall& call) const;
   // Room for inputs and outputs on the device, and for the result.
   absl::Status Prepare(const RankCall& call, const SequenceParallelPlan& plan,
@@ -84,6 +92,7 @@ class RankExecutor {
 
   Device* const device_;
   Communicator* const communicator_;
+  AttentionKernels* const kernels_;
   HostBufferPool* const output_buffers_;
   Arena tensors_;    // inputs and outputs
   Arena workspace_;  // attention's own

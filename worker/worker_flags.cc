@@ -105,6 +105,16 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
       "The same by network interface, such as eth0.")
       ->type_name("NAME")
       ->excludes(address);
+  Add(&app, "warm-shapes", &flags.warm_shapes,
+      "File of calls to prepare for before this worker's group is ready, one a "
+      "line: image-tokens=4096 text-tokens=512 heads=24 head-dim=128 and so "
+      "on, words as the flags of `ithaca attend`. On a GPU a call of a shape "
+      "not seen before takes about 40 ms more.")
+      ->type_name("FILE");
+  Add(&app, "nccl-host-id", &flags.nccl_host_id,
+      "For tests only: what NCCL takes for this host, so that workers with "
+      "different ones can share a GPU, slowly.")
+      ->type_name("NAME");
   CLI::Option* slot =
       Add(&app, "local-slot", &local_slot,
           "Set by a coordinator for the workers it starts itself: which of "

@@ -54,7 +54,10 @@ TEST(WorkerFlagsTest, EveryFlagIsRead) {
              "--metrics-listen=:9401", "--threads=7", "--peer-address=10.0.0.1",
              "--local-slot=0", "--exit-with-parent=42", "--drain-timeout=1.5",
              "--log-format=json", "--log-level=debug",
-             "--inject-delay-before-exchange-ms=20"});
+             "--inject-delay-before-exchange-ms=20",
+             "--warm-shapes=/etc/shapes", "--nccl-host-id=a"});
+  EXPECT_EQ(flags.warm_shapes, "/etc/shapes");
+  EXPECT_EQ(flags.nccl_host_id, "a");
   EXPECT_EQ(flags.device, "cuda:3");
   EXPECT_EQ(flags.listen, "[::1]:5");
   EXPECT_EQ(flags.metrics_listen, ":9401");

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,7 @@
 #include "worker/rank_metrics.h"
 #include "worker/rank_service.h"
 #include "worker/termination.h"
+#include "worker/warm_shapes.h"
 #include "worker/worker_flags.h"
 
 namespace ithaca {
@@ -42,6 +44,7 @@ absl::StatusOr<std::unique_ptr<RankDevice>> OpenDevice(
   RankDeviceOptions options;
   options.name = flags.device;
   options.num_threads = flags.threads;
+  options.nccl_host_id = flags.nccl_host_id;
   options.address.interface = flags.peer_interface;
   options.address.hostname = flags.peer_address;
   if (flags.peer_address.empty() && flags.peer_interface.empty()) {
@@ -57,13 +60,18 @@ absl::Status Describe(const WorkerFlags& flags, internal::v1::Join* join) {
   RankDeviceOptions options;
   options.name = flags.device;
   options.num_threads = flags.threads;
+  options.nccl_host_id = flags.nccl_host_id;
   absl::StatusOr<std::unique_ptr<RankDevice>> device = OpenRankDevice(options);
   if (!device.ok()) return device.status();
   join->set_version(std::string(Version()));
   join->set_host(HostName());
   join->set_worker(absl::StrCat(HostName(), "/", getpid()));
   join->set_device(flags.device);
-  join->set_device_uuid((*device)->uuid());
+  // Workers that NCCL takes for different hosts' may share a GPU.
+  join->set_device_uuid(
+      flags.nccl_host_id.empty()
+          ? (*device)->uuid()
+          : absl::StrCat((*device)->uuid(), "/", flags.nccl_host_id));
   for (AttentionKernelKind kernel : (*device)->kernels()->Available()) {
     join->add_kernels(ToProto(kernel));
   }
@@ -130,6 +138,12 @@ absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
   options.session.open_device = [&flags] { return OpenDevice(flags); };
   options.session.buffers = &buffers;
   options.session.vote_delay = flags.injected_vote_delay;
+  if (!flags.warm_shapes.empty()) {
+    absl::StatusOr<std::vector<WarmShape>> shapes =
+        ReadWarmShapes(flags.warm_shapes);
+    if (!shapes.ok()) return shapes.status();
+    options.session.warm_shapes = *std::move(shapes);
+  }
 
   MembershipEvents events;
   events.on_session = [&service](std::shared_ptr<GroupSession> session) {
