@@ -73,19 +73,19 @@ void GroupSession::WarmUp() {
   }
 }
 
+void GroupSession::FailToForm(const absl::Status& why) {
+  Abort(why);
+  if (events_.on_formed) events_.on_formed(why);
+}
+
 void GroupSession::Run() {
   absl::StatusOr<std::unique_ptr<RankDevice>> device = options_.open_device();
-  absl::StatusOr<std::unique_ptr<Communicator>> communicator = device.status();
-  if (device.ok()) {
-    communicator = (*device)->FormGroup(
-        *store_, membership_.rank, membership_.world_size,
-        membership_.formation_timeout, membership_.collective_timeout);
-  }
-  if (!communicator.ok()) {
-    Abort(communicator.status());
-    if (events_.on_formed) events_.on_formed(communicator.status());
-    return;
-  }
+  if (!device.ok()) return FailToForm(device.status());
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      (*device)->FormGroup(*store_, membership_.rank, membership_.world_size,
+                           membership_.formation_timeout,
+                           membership_.collective_timeout);
+  if (!communicator.ok()) return FailToForm(communicator.status());
   RankExecutor executor((*device)->device(), communicator->get(),
                         (*device)->kernels(), options_.buffers);
   executor.DelayVotes(options_.vote_delay);

@@ -87,6 +87,7 @@ class GroupSession {
 
  private:
   void Run();
+  void FailToForm(const absl::Status& why);
   void WarmUp();
   void RunCall(RankCall call, const Done& done);
 
