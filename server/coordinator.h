@@ -1,0 +1,67 @@
+#ifndef ITHACA_SERVER_COORDINATOR_H_
+#define ITHACA_SERVER_COORDINATOR_H_
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/admission_queue.h"
+#include "server/attention_service.h"
+#include "server/byte_budget.h"
+#include "server/coordinator_flags.h"
+#include "server/group_manager_impl.h"
+#include "server/group_scheduler.h"
+#include "server/http_endpoint.h"
+#include "server/local_worker_supervisor.h"
+#include "server/metrics.h"
+
+namespace ithaca::server {
+
+// The whole server, put together: listens, forms groups, answers calls.
+class Coordinator {
+ public:
+  // Returns once it listens; it is ready when a group has proven itself.
+  // Errors: kUnavailable or kInvalidArgument (an address, which is named),
+  // kNotFound (no worker binary), kInternal (a worker cannot be started).
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(
+      const CoordinatorFlags& flags);
+
+  // As Shutdown, at once.
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Not ready from here on, takes no call, waits for those that run, and ends
+  // what is left of them at `deadline`, and then the workers and itself.
+  // Idempotent. Not thread-safe.
+  void Shutdown(absl::Time deadline);
+
+ private:
+  explicit Coordinator(const CoordinatorFlags& flags);
+  absl::Status StartServing(const CoordinatorFlags& flags);
+  absl::Status StartWorkers(const CoordinatorFlags& flags, int port);
+  void PublishHealth();
+  std::string ScrapeMetrics();
+
+  Metrics metrics_;
+  AdmissionQueue queue_;
+  ByteBudget budget_;
+  std::unique_ptr<LocalWorkerSupervisor> supervisor_;  // nullptr: none local
+  GroupManagerImpl groups_;
+  GroupScheduler scheduler_;
+  AttentionService service_;
+  absl::Mutex health_mutex_;
+  std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(health_mutex_);
+  std::unique_ptr<HttpEndpoint> http_;
+  bool stopped_ = false;
+};
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_COORDINATOR_H_

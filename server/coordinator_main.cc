@@ -1,0 +1,101 @@
+// ithaca-coordinator: flags, signals, and a Coordinator between them.
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/common.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "server/coordinator.h"
+#include "server/coordinator_flags.h"
+#include "server/logging.h"
+
+namespace {
+
+using ithaca::server::Coordinator;
+using ithaca::server::CoordinatorExit;
+using ithaca::server::CoordinatorFlags;
+using ithaca::server::Log;
+
+sigset_t TerminationSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// The first signal is notified of; the second ends the process. Local workers
+// end with it.
+void WatchSignals(absl::Notification* first) {
+  const sigset_t signals = TerminationSignals();
+  int signal = 0;
+  sigwait(&signals, &signal);
+  Log(spdlog::level::info, "draining", {{"signal", int64_t{signal}}});
+  first->Notify();
+  sigwait(&signals, &signal);
+  Log(spdlog::level::warn, "ended by a second signal");
+  std::_Exit(128 + signal);
+}
+
+// Libraries' own words go to the log in its form.
+void TakeOverLibraryLogs() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    Log(args->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn
+                                                 : spdlog::level::debug,
+        "grpc", {{"text", args->message}});
+  });
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel, const char*,
+                                     int, const std::string& message) {
+    Log(spdlog::level::debug, "protobuf", {{"text", message}});
+  });
+}
+
+int Run(const CoordinatorFlags& flags, absl::Notification* stop) {
+  auto coordinator = Coordinator::Start(flags);
+  if (!coordinator.ok()) {
+    const absl::string_view why = coordinator.status().message();
+    Log(spdlog::level::err, "cannot start",
+        {{"error", std::string_view(why.data(), why.size())}});
+    return 1;
+  }
+  stop->WaitForNotification();
+  (*coordinator)->Shutdown(absl::Now() + flags.drain_timeout);
+  Log(spdlog::level::info, "ended");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Before any thread is there, so that all inherit it: the signals are for
+  // WatchSignals alone, from the first moment on.
+  const sigset_t signals = TerminationSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const auto parsed = ithaca::server::ParseCoordinatorFlags(argc, argv);
+  if (const auto* exit = std::get_if<CoordinatorExit>(&parsed)) {
+    (exit->code == 0 ? std::cout : std::cerr) << exit->text;
+    return exit->code;
+  }
+  const auto& flags = std::get<CoordinatorFlags>(parsed);
+  ithaca::server::StartLogging(flags.log_format, flags.log_level);
+  TakeOverLibraryLogs();
+
+  // Lives for as long as the process; the thread may be waiting for a second
+  // signal when main returns.
+  auto* const stop = new absl::Notification;
+  std::thread(WatchSignals, stop).detach();
+  return Run(flags, stop);
+}
