@@ -59,6 +59,11 @@ void GroupSession::Abort(const absl::Status& why) {
   sequencer_.Abort(why);
 }
 
+void GroupSession::FailToForm(const absl::Status& why) {
+  Abort(why);
+  if (events_.on_formed) events_.on_formed(why);
+}
+
 void GroupSession::WarmUp() {
   for (const WarmShape& warm : options_.warm_shapes) {
     {
@@ -71,11 +76,6 @@ void GroupSession::WarmUp() {
                  warm.shape.image_tokens, warm.shape.text_tokens,
                  status.ToString());
   }
-}
-
-void GroupSession::FailToForm(const absl::Status& why) {
-  Abort(why);
-  if (events_.on_formed) events_.on_formed(why);
 }
 
 void GroupSession::Run() {

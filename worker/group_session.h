@@ -87,8 +87,8 @@ class GroupSession {
 
  private:
   void Run();
-  void FailToForm(const absl::Status& why);
   void WarmUp();
+  void FailToForm(const absl::Status& why);
   void RunCall(RankCall call, const Done& done);
 
   const GroupSessionOptions options_;
