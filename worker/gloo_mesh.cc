@@ -1,5 +1,6 @@
 #include "worker/gloo_mesh.h"
 
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -69,6 +70,12 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Device>> MakeDevice(
     absl::StatusOr<std::string> numeric = NumericAddress(address.hostname);
     if (!numeric.ok()) return numeric.status();
     attributes.hostname = *std::move(numeric);
+  }
+  // Gloo leaks memory over an interface that it does not find.
+  if (!address.interface.empty() &&
+      if_nametoindex(address.interface.c_str()) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no network interface '", address.interface, "'"));
   }
   std::shared_ptr<gloo::transport::Device> device;
   const absl::Status made = CatchGloo(
