@@ -37,6 +37,18 @@ _STEPS = 4
 # ||served - local|| / ||local|| of a model's float32 output. The two round
 # differently; a token, head or mask gone astray is larger by orders of magnitude.
 _TOLERANCE = 1e-4
+# In the order in which a call goes through them.
+_STAGES = (
+    "scatter",
+    "pack",
+    "all_to_all",
+    "unpack",
+    "attention",
+    "output_pack",
+    "output_all_to_all",
+    "output_unpack",
+    "gather",
+)
 _SHOWN_METRICS = (
     "ithaca_requests_total",
     "ithaca_request_duration_seconds_count",
@@ -138,24 +150,29 @@ def _show(result: Comparison) -> None:
     stages: collections.Counter[str] = collections.Counter()
     for call in calls:
         stages.update(call.report.stage_seconds)
-    shown = (
-        f"{stage} {seconds / len(calls) * 1e3:.2f}" for stage, seconds in stages.items()
-    )
-    for i, line in enumerate(_wrapped(list(shown), 3)):
-        print(f"  {'stages, ms' if i == 0 else '':<10}{line}")
+    shown = [
+        f"{stage} {seconds / len(calls) * 1e3:.2f}"
+        for stage, seconds in sorted(stages.items(), key=_place_in_call)
+    ]
+    shown[-1] += " ms a call"
+    for i in range(0, len(shown), 3):
+        print(f"  {'' if i else 'stages':<9} {', '.join(shown[i : i + 3])}")
     print(
         f"  model     {result.local_seconds:.2f} s local, "
         f"{result.served_seconds:.2f} s served"
     )
+    difference = f"largest difference {result.largest_difference:.1e}"
+    if result.largest_difference == 0:
+        difference = "no difference, bit for bit"
     print(
-        f"  output    largest difference {result.largest_difference:.1e} (values up "
-        f"to {result.largest_value:.1f}); relative {result.relative_error:.1e}, "
-        f"tolerance {_TOLERANCE:.0e}"
+        f"  output    {difference} (values up to {result.largest_value:.1f}); "
+        f"relative {result.relative_error:.1e}, tolerance {_TOLERANCE:.0e}"
     )
 
 
-def _wrapped(items: list[str], per_line: int) -> list[str]:
-    return [", ".join(items[i : i + per_line]) for i in range(0, len(items), per_line)]
+def _place_in_call(stage: tuple[str, float]) -> tuple[int, str]:
+    name = stage[0]
+    return (_STAGES.index(name) if name in _STAGES else len(_STAGES), name)
 
 
 def _show_metrics(coordinator: Coordinator) -> None:

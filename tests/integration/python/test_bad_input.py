@@ -205,7 +205,7 @@ def test_bytes_that_are_no_message_are_refused(coordinator, attention):
 
 def tagged(tag):
     """Attention whose answer is `tag` everywhere, and that takes a while."""
-    zeros = np.zeros((1, 3072, 4, 64), np.float32)
+    zeros = np.zeros((1, 4096, 4, 64), np.float32)
     return zeros, zeros, zeros + tag
 
 
@@ -218,11 +218,11 @@ def test_a_second_request_with_an_id_in_flight_is_refused(client, coordinator):
     thread = threading.Thread(target=first)
     thread.start()
     wait_for(lambda: coordinator.metric("ithaca_in_flight_requests") >= 1)
+    small = np.zeros((1, 4, 2, 8), np.float32)
     with pytest.raises(ithaca.AlreadyExistsError, match="x"):
-        client.attention(*tagged(2), request_id="x")
+        client.attention(small, small, small + 2, request_id="x")
     thread.join(60)
     assert (answers[0] == 1).all()
-    small = np.zeros((1, 4, 2, 8), np.float32)
     assert (client.attention(small, small, small + 3, request_id="x") == 3).all()
 
 
