@@ -91,6 +91,10 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
   // OK: the call is the scheduler's, and may have ended already.
   absl::Status Submit(const grpc::ByteBuffer& message) {
     const Options& options = service_->options_;
+    if (auto status = options.token.Check(context_->client_metadata());
+        !status.ok()) {
+      return status;
+    }
     if (!message.Valid()) {
       return absl::InvalidArgumentError("the call came without a message");
     }
@@ -228,26 +232,36 @@ grpc::ServerUnaryReactor* AttentionService::Attention(
 
 grpc::ServerBidiReactor<v1::StreamAttentionRequest,
                         v1::StreamAttentionResponse>*
-AttentionService::StreamAttention(grpc::CallbackServerContext*) {
+AttentionService::StreamAttention(grpc::CallbackServerContext* context) {
   class Refusal : public grpc::ServerBidiReactor<v1::StreamAttentionRequest,
                                                  v1::StreamAttentionResponse> {
    public:
-    Refusal() {
-      Finish({grpc::StatusCode::UNIMPLEMENTED,
-              "this server has no StreamAttention; use Attention, whose "
-              "message may be as large as GetServerInfo's max_message_bytes"});
-    }
+    explicit Refusal(const grpc::Status& status) { Finish(status); }
     void OnDone() override { delete this; }
   };
-  CallRecord(metrics_, Method::kStreamAttention)
-      .End(grpc::StatusCode::UNIMPLEMENTED);
-  return new Refusal();
+  absl::Status status = options_.token.Check(context->client_metadata());
+  if (status.ok()) {
+    status = absl::UnimplementedError(
+        "this server has no StreamAttention; use Attention, whose message may "
+        "be as large as GetServerInfo's max_message_bytes");
+  }
+  const grpc::Status refusal = ToGrpc(status);
+  CallRecord(metrics_, Method::kStreamAttention).End(refusal.error_code());
+  return new Refusal(refusal);
 }
 
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
     grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
     v1::GetServerInfoResponse* response) {
   CallRecord record(metrics_, Method::kGetServerInfo);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (const auto status = options_.token.Check(context->client_metadata());
+      !status.ok()) {
+    const grpc::Status refusal = ToGrpc(status);
+    record.End(refusal.error_code());
+    reactor->Finish(refusal);
+    return reactor;
+  }
   response->set_version(options_.version);
   response->set_device(options_.device);
   for (const Group& group : manager_->Groups()) {
@@ -278,7 +292,6 @@ grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
       response->add_kernels(ToProto(kernel));
     }
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   record.End(grpc::StatusCode::OK);
   reactor->Finish(grpc::Status::OK);
   return reactor;

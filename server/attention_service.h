@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "ithaca/v1/attention.grpc.pb.h"
+#include "server/bearer_token.h"
 #include "server/byte_budget.h"
 #include "server/group_manager.h"
 #include "server/group_scheduler.h"
@@ -34,6 +35,7 @@ class AttentionService
     std::string device;  // "cpu" or "cuda"
     int64_t max_message_bytes = int64_t{1} << 30;
     int64_t max_request_bytes = int64_t{4} << 30;
+    BearerToken token;  // asked of every call; health and reflection are free
   };
 
   // All outlive this.

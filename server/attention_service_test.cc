@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -61,13 +62,14 @@ v1::AttentionRequest Request(const std::string& id, float base,
 
 class AttentionServiceTest : public ::testing::Test {
  protected:
-  AttentionServiceTest()
+  explicit AttentionServiceTest(BearerToken token = BearerToken())
       : metrics_("test", "cpu"),
         queue_(16),
         budget_(int64_t{1} << 30),
         scheduler_(&manager_, &queue_, &metrics_, SchedulerOptions()),
         service_(&manager_, &scheduler_, &budget_, &metrics_,
-                 {"test", "cpu", kMaxMessageBytes, int64_t{1} << 30}) {
+                 {"test", "cpu", kMaxMessageBytes, int64_t{1} << 30,
+                  std::move(token)}) {
     int port = 0;
     grpc::ServerBuilder builder;
     SetServerArguments(kMaxMessageBytes, &builder);
@@ -448,6 +450,32 @@ TEST_F(AttentionServiceTest, ServerInfoTellsLimitsKernelsAndGroups) {
   EXPECT_EQ(info.groups(0).world_size(), 2u);
   EXPECT_EQ(info.groups(0).workers_size(), 2);
   EXPECT_EQ(info.groups(1).state(), "failed");
+}
+
+class GuardedAttentionServiceTest : public AttentionServiceTest {
+ protected:
+  GuardedAttentionServiceTest() : AttentionServiceTest(BearerToken("secret")) {}
+};
+
+TEST_F(GuardedAttentionServiceTest, ACallWithoutTheTokenIsUnauthenticated) {
+  EXPECT_EQ(Call(Request("r", 1)).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext info_context;
+  v1::GetServerInfoResponse info;
+  EXPECT_EQ(stub_->GetServerInfo(&info_context, {}, &info).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext stream_context;
+  EXPECT_EQ(stub_->StreamAttention(&stream_context)->Finish().error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Requests("UNAUTHENTICATED"), 1);
+
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  v1::AttentionResponse response;
+  const grpc::Status status =
+      stub_->Attention(&context, Request("r", 1), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ExpectMean(response, 2.5F);
 }
 
 TEST_F(AttentionServiceTest, AwaitsOpenCalls) {

@@ -71,14 +71,21 @@ std::string LocalAddress(const std::string& listen, int port) {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
     const CoordinatorFlags& flags) {
-  std::unique_ptr<Coordinator> coordinator(new Coordinator(flags));
+  BearerToken token;
+  if (!flags.auth_token_file.empty()) {
+    auto read = BearerToken::FromFile(flags.auth_token_file);
+    if (!read.ok()) return read.status();
+    token = *std::move(read);
+  }
+  std::unique_ptr<Coordinator> coordinator(
+      new Coordinator(flags, std::move(token)));
   if (auto status = coordinator->StartServing(flags); !status.ok()) {
     return status;
   }
   return coordinator;
 }
 
-Coordinator::Coordinator(const CoordinatorFlags& flags)
+Coordinator::Coordinator(const CoordinatorFlags& flags, BearerToken token)
     : metrics_(std::string(Version()), flags.device),
       queue_(flags.max_queued_requests),
       budget_(flags.max_inflight_bytes),
@@ -93,7 +100,7 @@ Coordinator::Coordinator(const CoordinatorFlags& flags)
                  }()),
       service_(&groups_, &scheduler_, &budget_, &metrics_,
                {std::string(Version()), flags.device, flags.max_message_bytes,
-                flags.max_request_bytes}) {
+                flags.max_request_bytes, std::move(token)}) {
   groups_.SetObserver(&scheduler_);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "server/admission_queue.h"
 #include "server/attention_service.h"
+#include "server/bearer_token.h"
 #include "server/byte_budget.h"
 #include "server/coordinator_flags.h"
 #include "server/group_manager_impl.h"
@@ -28,7 +29,8 @@ class Coordinator {
  public:
   // Returns once it listens; it is ready when a group has proven itself.
   // Errors: kUnavailable or kInvalidArgument (an address, which is named),
-  // kNotFound (no worker binary), kInternal (a worker cannot be started).
+  // kNotFound (no worker binary or token file), kInternal (a worker cannot be
+  // started).
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(
       const CoordinatorFlags& flags);
 
@@ -43,7 +45,7 @@ class Coordinator {
   void Shutdown(absl::Time deadline);
 
  private:
-  explicit Coordinator(const CoordinatorFlags& flags);
+  Coordinator(const CoordinatorFlags& flags, BearerToken token);
   absl::Status StartServing(const CoordinatorFlags& flags);
   absl::Status StartWorkers(const CoordinatorFlags& flags, int port);
   void PublishHealth();

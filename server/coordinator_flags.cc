@@ -108,6 +108,10 @@ class Parser {
         "Where to answer HTTP GET /metrics (Prometheus), /livez and /readyz.")
         ->type_name("ADDRESS:PORT")
         ->capture_default_str();
+    Add("auth-token-file", &flags_.auth_token_file,
+        "A file with the token that each attention call must carry, as "
+        "`authorization: Bearer TOKEN`. Default: none is asked for.")
+        ->type_name("PATH");
   }
 
   void AddGroups() {

@@ -22,6 +22,7 @@ struct CoordinatorFlags {
   std::string device = "cpu";
   std::string worker_binary;
   std::vector<std::string> worker_flags;
+  std::string auth_token_file;
   int64_t max_message_bytes = int64_t{1} << 30;
   int64_t max_request_bytes = int64_t{4} << 30;
   int64_t max_inflight_bytes = int64_t{8} << 30;

@@ -60,15 +60,16 @@ TEST(CoordinatorFlagsTest, AGroupIsAllLocalWorkersUnlessSaidOtherwise) {
 TEST(CoordinatorFlagsTest, EveryFlagIsRead) {
   const CoordinatorFlags flags =
       Flags({"--listen=0.0.0.0:1", "--metrics-listen=0.0.0.0:2",
-             "--device=cuda", "--worker-binary=/w", "--worker-flag=--threads=2",
-             "--worker-flag=--log-level=debug", "--max-message-bytes=512MiB",
-             "--max-request-bytes=1000", "--max-inflight-bytes=16GiB",
-             "--max-queued-requests=7", "--calls-in-flight=3",
-             "--collective-timeout-seconds=1.5",
+             "--auth-token-file=/t", "--device=cuda", "--worker-binary=/w",
+             "--worker-flag=--threads=2", "--worker-flag=--log-level=debug",
+             "--max-message-bytes=512MiB", "--max-request-bytes=1000",
+             "--max-inflight-bytes=16GiB", "--max-queued-requests=7",
+             "--calls-in-flight=3", "--collective-timeout-seconds=1.5",
              "--formation-timeout-seconds=2", "--drain-timeout-seconds=0",
              "--log-format=json", "--log-level=warning"});
   EXPECT_EQ(flags.listen, "0.0.0.0:1");
   EXPECT_EQ(flags.metrics_listen, "0.0.0.0:2");
+  EXPECT_EQ(flags.auth_token_file, "/t");
   EXPECT_EQ(flags.device, "cuda");
   EXPECT_EQ(flags.worker_binary, "/w");
   EXPECT_THAT(flags.worker_flags,
