@@ -52,9 +52,10 @@ SOURCES = {".h", ".cc", ".cu", ".cuh"}
 
 
 def is_test(path: str) -> bool:
-    return path.startswith("tests/") or re.search(
-        r"_(test|benchmark|conformance)\b|_test_|/fake_", path
-    ) is not None
+    return (
+        path.startswith("tests/")
+        or re.search(r"_(test|benchmark|conformance)\b|_test_|/fake_", path) is not None
+    )
 
 
 def room_of(included: str) -> str | None:
