@@ -12,10 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracle/attention_oracle.h"
 #include "tests/oracle/tensor_data.h"
+#include "worker/arena.h"
+#include "worker/cpu_device.h"
+#include "worker/in_process_communicator.h"
 #include "worker/torch_attention_kernels.h"
 #include "worker/ulysses_test_group.h"
 
