@@ -118,6 +118,7 @@ void GroupLifecycle::RemoveWorker(WorkerId id, const std::string& why,
   const std::string group = worker->group;
   const std::string message =
       absl::StrCat("worker ", worker->member.worker, " is lost: ", why);
+  effects_->WorkerLost(worker->member.worker, why);
   registry_.Remove(id);
   for (Seat& seat : seats_) {
     if (!group.empty() && seat.name == group) {

@@ -37,6 +37,7 @@ class GroupEffects {
   // The worker is no member any more: ends its stream.
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
   virtual void KillLocalSlot(int slot) = 0;
+  virtual void WorkerLost(std::string_view worker, std::string_view why) = 0;
   virtual void OpenRendezvous(std::string_view id) = 0;
   virtual void CloseRendezvous(std::string_view id) = 0;
   virtual void GroupFormed(Group group) = 0;

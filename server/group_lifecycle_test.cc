@@ -35,6 +35,9 @@ class RecordingEffects : public GroupEffects {
     disconnected.emplace_back(worker, why);
   }
   void KillLocalSlot(int slot) override { killed.push_back(slot); }
+  void WorkerLost(std::string_view worker, std::string_view) override {
+    lost_workers.emplace_back(worker);
+  }
   void OpenRendezvous(std::string_view id) override {
     EXPECT_TRUE(ever_open.insert(std::string(id)).second) << "used again";
     open.insert(std::string(id));
@@ -56,6 +59,7 @@ class RecordingEffects : public GroupEffects {
   std::map<WorkerId, std::vector<WorkerCommand>> sent;
   std::vector<std::pair<WorkerId, absl::Status>> disconnected;
   std::vector<int> killed;
+  std::vector<std::string> lost_workers;
   std::set<std::string> open, ever_open;
   std::vector<Group> formed;
   std::vector<Loss> lost;
@@ -197,6 +201,7 @@ TEST_F(GroupLifecycleTest, ALostWorkerEndsItsGroupAndTheSpareSteps) {
   EXPECT_EQ(effects_.lost[0].generation, 100u);
   EXPECT_EQ(effects_.lost[0].reason, GroupFailureReason::kWorkerLost);
   EXPECT_THAT(effects_.lost[0].message, HasSubstr("box/2"));
+  EXPECT_THAT(effects_.lost_workers, ElementsAre("box/2"));
   const auto& commands = effects_.sent[a];
   EXPECT_EQ(commands[commands.size() - 2].leave_group().generation(), 100u);
   EXPECT_EQ(Last(a).form_group().generation(), 101u);

@@ -15,8 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "server/group_lifecycle.h"
+#include "server/logging.h"
 #include "server/membership_service.h"
 #include "server/rendezvous_service.h"
+#include "server/worker_registry.h"
 
 namespace ithaca::server {
 namespace {
@@ -102,18 +104,18 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
   absl::StatusOr<WorkerId> OnJoin(std::shared_ptr<MembershipStream> stream,
                                   const internal::v1::Join& join,
                                   std::string_view peer_host) override {
-    return With([&](GroupLifecycle& lifecycle) -> absl::StatusOr<WorkerId> {
-      mutex_.AssertHeld();
-      if (stopping_) {
-        return absl::UnavailableError("the coordinator is shutting down");
-      }
-      const absl::Time now = MonotonicNow();
-      absl::StatusOr<WorkerId> id = lifecycle.Join(join, peer_host, now);
-      if (!id.ok()) return id;
-      streams_.emplace(*id, std::move(stream));
-      lifecycle.Welcome(*id, now);
-      return id;
-    });
+    absl::StatusOr<WorkerId> id = Admit(std::move(stream), join, peer_host);
+    if (id.ok()) {
+      Log(spdlog::level::info, "worker joined",
+          {{"worker", join.worker()},
+           {"address", ResolveAddress(join.address(), peer_host)},
+           {"device", join.device()}});
+    } else {
+      Log(spdlog::level::warn, "worker refused",
+          {{"worker", join.worker()},
+           {"error", std::string(id.status().message())}});
+    }
+    return id;
   }
 
   void OnEvent(WorkerId worker,
@@ -135,6 +137,23 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
   }
 
  private:
+  absl::StatusOr<WorkerId> Admit(std::shared_ptr<MembershipStream> stream,
+                                 const internal::v1::Join& join,
+                                 std::string_view peer_host) {
+    return With([&](GroupLifecycle& lifecycle) -> absl::StatusOr<WorkerId> {
+      mutex_.AssertHeld();
+      if (stopping_) {
+        return absl::UnavailableError("the coordinator is shutting down");
+      }
+      const absl::Time now = MonotonicNow();
+      absl::StatusOr<WorkerId> id = lifecycle.Join(join, peer_host, now);
+      if (!id.ok()) return id;
+      streams_.emplace(*id, std::move(stream));
+      lifecycle.Welcome(*id, now);
+      return id;
+    });
+  }
+
   bool NoStreams() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return streams_.empty();
   }
@@ -185,6 +204,13 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
 
   void KillLocalSlot(int slot) override {
     if (options_.kill_local_slot) options_.kill_local_slot(slot);
+  }
+
+  void WorkerLost(std::string_view worker, std::string_view why) override {
+    mutex_.AssertHeld();
+    if (stopping_) return;
+    Log(spdlog::level::warn, "worker lost",
+        {{"worker", worker}, {"reason", why}});
   }
 
   void OpenRendezvous(std::string_view id) override { store_.Open(id); }

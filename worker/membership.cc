@@ -77,7 +77,8 @@ void Membership::Run() {
   absl::Duration delay = options_.first_redial_delay;
   while (!inbox_.closed()) {
     const StreamEnd end = Serve();
-    Retire(absl::UnavailableError("the coordinator is gone"));
+    Retire(absl::UnavailableError(inbox_.closed() ? "this worker is ending"
+                                                  : "the coordinator is gone"));
     if (end == StreamEnd::kRefused) return;
     if (welcomed_) delay = options_.first_redial_delay;
     if (inbox_.AwaitClosed(delay)) return;
