@@ -45,8 +45,10 @@ step() {
   ((limit = limit < left ? limit : left))
   printf '== %s (at most %d s)\n' "$name" "$limit"
   timeout --kill-after=5 "$limit" "$@" >"$work/$name.log" 2>&1 || status=$?
+  grep -q '^\[  SKIPPED \]' "$work/$name.log" && ((status = status ? status : 77))
   case $status in
     0) result=passed ;;
+    77) result=SKIPPED ;;
     124 | 137) result=TIMEOUT ;;
     *) result="FAILED($status)" ;;
   esac

@@ -113,11 +113,13 @@ class Service:
         except (urllib.error.URLError, OSError):
             return False
 
-    def await_ready(self, wanted=True, seconds=90):
+    def await_ready(self, seconds=90):
         limit = time.monotonic() + self.checks.left(seconds)
         while time.monotonic() < limit:
-            if self.is_ready() == wanted:
+            if self.is_ready():
                 return True
+            if any(process.poll() is not None for process in self.processes):
+                return False  # who has left will not come
             time.sleep(0.05)
         return False
 
@@ -322,11 +324,6 @@ def killed_worker(service, name):
     start = time.monotonic()
     victim.wait()
     service.processes.remove(victim)
-    fell = service.await_ready(wanted=False, seconds=5)
-    took = time.monotonic() - start
-    service.checks.note(
-        f"{name}: readiness falls with a killed worker", fell, f"after {took:.2f} s"
-    )
     code = None
     while code != 0 and time.monotonic() - start < service.checks.left(40):
         code, _, _ = service.attend(*SMALL, "--connect-timeout-seconds=5")
