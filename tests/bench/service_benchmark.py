@@ -1,6 +1,6 @@
 """The service's own cost, measured through real processes on this machine.
 
-    service_benchmark.py --coordinator PATH --worker PATH --ithaca PATH \
+    service_benchmark.py --coordinator PATH --ithaca PATH [--worker PATH] \
         [--in-process PATH] [--only S1,S6,S7] [--quick] [--output FILE]
 
 S1  the coordinator's own time in a call: total less the slowest rank's stages,
@@ -75,11 +75,9 @@ class Service:
 
     def __init__(self, args: argparse.Namespace, workers: int, *flags: str):
         self._ithaca = args.ithaca
-        self._process = _coordinator.Coordinator(
-            args.coordinator,
-            workers,
-            (f"--worker-binary={pathlib.Path(args.worker).resolve()}", *flags),
-        )
+        if args.worker:
+            flags = (f"--worker-binary={pathlib.Path(args.worker).resolve()}", *flags)
+        self._process = _coordinator.Coordinator(args.coordinator, workers, flags)
 
     def __enter__(self) -> Service:
         self._process.__enter__()
@@ -171,9 +169,10 @@ def measure_s6(args: argparse.Namespace) -> dict:
     shape = "small" if args.quick else "flux"
     threads = _cores()
     remote, local, last = [], [], {}
-    with Service(args, 4) as service, InProcess(
-        args.in_process, shape, threads
-    ) as in_process:
+    with (
+        Service(args, 4) as service,
+        InProcess(args.in_process, shape, threads) as in_process,
+    ):
         for _ in range(4 if args.quick else 8):
             local.append(in_process.run())
             last = service.bench(f"--shape={shape}", "--calls=1", "--warm-up-calls=0")
@@ -203,9 +202,10 @@ def measure_s7(args: argparse.Namespace) -> dict:
         f"--duration-seconds={seconds}",
         "--warm-up-calls=100",
     )
-    with Service(args, 2, "--log-level=info") as logging, Service(
-        args, 2, "--log-level=off"
-    ) as silent:
+    with (
+        Service(args, 2, "--log-level=info") as logging,
+        Service(args, 2, "--log-level=off") as silent,
+    ):
         for _ in range(3 if args.quick else 15):
             with_logs.append(logging.bench(*flags)["calls_per_second"])
             without.append(silent.bench(*flags)["calls_per_second"])
@@ -241,7 +241,7 @@ def print_table(results: dict) -> None:
         )
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
         print("  ".join([*cells, row[4]]).rstrip())
 
 
@@ -250,7 +250,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--coordinator", required=True, help="ithaca-coordinator")
-    parser.add_argument("--worker", required=True, help="ithaca-worker")
+    parser.add_argument("--worker", help="ithaca-worker, if not the usual one")
     parser.add_argument("--ithaca", required=True, help="the command line")
     parser.add_argument("--in-process", help="in_process_attention, for S6")
     parser.add_argument("--only", default="", help="comma list, such as S1,S7")
