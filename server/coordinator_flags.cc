@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -94,8 +95,13 @@ class Parser {
  private:
   template <typename T>
   CLI::Option* Add(const std::string& flag, T* value, const std::string& help) {
-    return app_.add_option("--" + flag, *value, help)
-        ->envname(EnvironmentName(flag));
+    CLI::Option* const option = app_.add_option("--" + flag, *value, help)
+                                    ->envname(EnvironmentName(flag));
+    // A wrapper's flags may be overridden by appending others.
+    if constexpr (!std::is_same_v<T, std::vector<std::string>>) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    }
+    return option;
   }
 
   void AddPlaces() {

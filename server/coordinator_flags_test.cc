@@ -118,6 +118,11 @@ TEST(CoordinatorFlagsTest, WrongFlagsAreOneLineThatNamesThem) {
   }
 }
 
+TEST(CoordinatorFlagsTest, OfAFlagGivenTwiceTheLastWins) {
+  EXPECT_EQ(Flags({"--listen=a:1", "--listen=b:2"}).listen, "b:2");
+  EXPECT_EQ(Flags({"--group-size=2", "--group-size=3"}).group_size, 3);
+}
+
 TEST(CoordinatorFlagsTest, HelpAndVersionEndWell) {
   const CoordinatorExit help = Exit({"--help"});
   EXPECT_EQ(help.code, 0);
