@@ -14,6 +14,7 @@
 #include <thread>
 #include <variant>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "server/coordinator.h"
@@ -83,6 +84,10 @@ int main(int argc, char** argv) {
   const sigset_t signals = TerminationSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+
+  // Debian builds absl for debugging: each lock, gRPC's too, would be entered
+  // in a graph to find deadlocks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
   const auto parsed = ithaca::server::ParseCoordinatorFlags(argc, argv);
   if (const auto* exit = std::get_if<CoordinatorExit>(&parsed)) {
