@@ -202,13 +202,15 @@ TEST(ValidateTest, IsSafeForEveryPairOfExtremes) {
 
 TEST(TotalTensorBytesTest, CountsInputsAndOutput) {
   AttentionShape shape = GoodShape();
-  // Query and output: 2 * 12 * 6 * 64; key and value: 2 * 12 * 3 * 64.
+  // Two batch elements of rows of 64, 128 together: query and output have 12
+  // tokens of 6 heads, key and value 12 of 3.
+  constexpr int64_t kRow = 128;
   EXPECT_EQ(TotalTensorBytes(shape),
-            2 * (2 * 12 * 6 * 64 + 2 * 12 * 3 * 64) * int64_t{2});
+            int64_t{2} * (2 * kRow * 12 * 6 + 2 * kRow * 12 * 3));
   shape.image_queries_only = true;
   shape.dtype = DataType::kFloat32;
   EXPECT_EQ(TotalTensorBytes(shape),
-            2 * (2 * 7 * 6 * 64 + 2 * 12 * 3 * 64) * int64_t{4});
+            int64_t{4} * (2 * kRow * 7 * 6 + 2 * kRow * 12 * 3));
 }
 
 TEST(TotalTensorBytesTest, IsExactAtTheEdgeOfInt64) {

@@ -1,5 +1,6 @@
 #include "kernels/copy_task.h"
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -113,9 +114,9 @@ TEST(CopyTaskTest, TilesCoverEveryElementOnce) {
 // Addresses that are never followed.
 CopyJob FarJob(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim) {
   CopyJob job;
-  job.src = {reinterpret_cast<const void*>(uint64_t{1} << 40),
+  job.src = {std::bit_cast<const void*>(uint64_t{1} << 40),
              2 * heads * head_dim, 2 * tokens * heads * head_dim};
-  job.dst = {reinterpret_cast<void*>(uint64_t{1} << 50), heads * head_dim,
+  job.dst = {std::bit_cast<void*>(uint64_t{1} << 50), heads * head_dim,
              tokens * heads * head_dim};
   job.batch = batch;
   job.tokens = tokens;
@@ -162,14 +163,15 @@ TEST(CopyTaskTest, EmptyJobsHaveNoTask) {
 TEST(CopyTaskTest, OffsetsArePast32Bits) {
   // The last token and head of [99866, 3 * 56, 128] with the value part alone
   // taken: element 2147504127 is past what 31 bits count.
+  constexpr int64_t kRun = int64_t{56} * 128;
   CopyJob job = FarJob(1, 99866, 56, 128);
-  job.src.token_stride = 3 * 56 * 128;
+  job.src.token_stride = 3 * kRun;
   const auto tasks = TasksOf(BFloat16(128), job);
   ASSERT_EQ(tasks.size(), 1u);
   const CopyTask& task = tasks[0];
   const VectorOffsets last = LocateVector(task, 16, task.num_vectors - 1);
-  EXPECT_EQ(last.src, (int64_t{99865} * 3 * 56 * 128 + 56 * 128) * 2 - 16);
-  EXPECT_EQ(last.dst, int64_t{99866} * 56 * 128 * 2 - 16);
+  EXPECT_EQ(last.src, (kRun * 3 * 99865 + kRun) * 2 - 16);
+  EXPECT_EQ(last.dst, kRun * 99866 * 2 - 16);
   EXPECT_GT(last.src / 2, int64_t{2147483647});
 }
 

@@ -62,7 +62,7 @@ void SetBytes(benchmark::State& state, int64_t bytes) {
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * bytes);
 }
 
-void BM_Memcpy(benchmark::State& state, DataType dtype) {
+void BenchmarkMemcpy(benchmark::State& state, DataType dtype) {
   const std::vector<uint8_t> src = RandomTensor(dtype);
   std::vector<uint8_t> dst(src.size());
   for (auto _ : state) {
@@ -72,7 +72,7 @@ void BM_Memcpy(benchmark::State& state, DataType dtype) {
   SetBytes(state, 2 * static_cast<int64_t>(src.size()));
 }
 
-void BM_CopyHeads(benchmark::State& state, DataType dtype) {
+void BenchmarkCopyHeads(benchmark::State& state, DataType dtype) {
   const std::vector<uint8_t> src = RandomTensor(dtype);
   std::vector<uint8_t> dst(src.size());
   std::vector<CopyJob> jobs(kRanks);
@@ -114,8 +114,8 @@ std::vector<QuantizeJob> QuantizeJobs(const std::vector<uint8_t>& src,
   return jobs;
 }
 
-void BM_QuantizeHeads(benchmark::State& state, DataType dtype,
-                      CommunicationPrecision precision) {
+void BenchmarkQuantizeHeads(benchmark::State& state, DataType dtype,
+                            CommunicationPrecision precision) {
   const std::vector<uint8_t> src = RandomTensor(dtype);
   QuantizedTensor quantized;
   const auto jobs = QuantizeJobs(src, dtype, quantized);
@@ -127,8 +127,8 @@ void BM_QuantizeHeads(benchmark::State& state, DataType dtype,
   SetBytes(state, static_cast<int64_t>(src.size()) + quantized.bytes());
 }
 
-void BM_DequantizeHeads(benchmark::State& state, DataType dtype,
-                        CommunicationPrecision precision) {
+void BenchmarkDequantizeHeads(benchmark::State& state, DataType dtype,
+                              CommunicationPrecision precision) {
   const std::vector<uint8_t> src = RandomTensor(dtype);
   QuantizedTensor quantized;
   const auto params = Params(dtype, precision);
@@ -153,16 +153,17 @@ void RegisterAll() {
   for (const DataType dtype :
        {DataType::kBFloat16, DataType::kFloat16, DataType::kFloat32}) {
     const std::string type(Name(dtype));
-    benchmark::RegisterBenchmark(("memcpy/" + type).c_str(), BM_Memcpy, dtype);
-    benchmark::RegisterBenchmark(("copy_heads/" + type).c_str(), BM_CopyHeads,
+    benchmark::RegisterBenchmark(("memcpy/" + type).c_str(), BenchmarkMemcpy,
                                  dtype);
+    benchmark::RegisterBenchmark(("copy_heads/" + type).c_str(),
+                                 BenchmarkCopyHeads, dtype);
     for (const CommunicationPrecision precision :
          {CommunicationPrecision::kFp8E4m3, CommunicationPrecision::kInt8}) {
       const std::string name = type + "/" + std::string(Name(precision));
       benchmark::RegisterBenchmark(("quantize_heads/" + name).c_str(),
-                                   BM_QuantizeHeads, dtype, precision);
+                                   BenchmarkQuantizeHeads, dtype, precision);
       benchmark::RegisterBenchmark(("dequantize_heads/" + name).c_str(),
-                                   BM_DequantizeHeads, dtype, precision);
+                                   BenchmarkDequantizeHeads, dtype, precision);
     }
   }
 }

@@ -369,6 +369,7 @@ std::vector<double> TypedThereAndBack(const LayoutParams& params,
   using Storage = typename Element<T>::Storage;
   const auto rows = static_cast<int64_t>(values.size()) / params.head_dim;
   std::vector<Storage> tensor;
+  tensor.reserve(values.size());
   for (const float value : values) tensor.push_back(Element<T>::Round(value));
   std::vector<uint8_t> payload(values.size());
   std::vector<float> scales(rows);
@@ -387,6 +388,7 @@ std::vector<double> TypedThereAndBack(const LayoutParams& params,
   dequantize.heads = 1;
   DequantizeHeadsCpu(params, {&dequantize, 1});
   std::vector<double> back;
+  back.reserve(tensor.size());
   for (const Storage bits : tensor) back.push_back(ElementValue(T, bits));
   return back;
 }

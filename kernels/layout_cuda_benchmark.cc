@@ -181,7 +181,8 @@ class StageRun {
     FillScales(stage.elements() / head_dim);
     int64_t row = 0;
     for (int i = 0; i < stage.tensors; ++i) {
-      char* tensor = tensor_.data() + 2 * i * stage.tokens * stage.token_stride;
+      char* tensor =
+          tensor_.data() + int64_t{2} * i * stage.tokens * stage.token_stride;
       for (const Chunk& chunk : stage.chunks) {
         char* block = tensor + 2 * (chunk.first_row_token * stage.token_stride +
                                     chunk.first_head * head_dim);
@@ -277,6 +278,7 @@ double Measure(const Shape& shape, const Stage& stage, Direction direction,
   const auto sets =
       static_cast<int>(std::clamp<int64_t>(kBeyondCache / bytes + 1, 2, 16));
   std::vector<std::unique_ptr<StageRun>> runs;
+  runs.reserve(sets);
   for (int i = 0; i < sets; ++i) {
     runs.push_back(
         std::make_unique<StageRun>(stage, shape.head_dim, direction));

@@ -352,7 +352,7 @@ TEST_F(LayoutCudaTest, RunsWideAndNarrowJobsTogether) {
 // past what 31 bits count.
 TEST_F(LayoutCudaTest, OffsetsArePast32Bits) {
   constexpr int64_t kTokens = 99866;
-  constexpr int64_t kRun = 56 * 128;
+  constexpr int64_t kRun = int64_t{56} * 128;
   constexpr int64_t kSource = kTokens * 3 * kRun * 2;
   constexpr int64_t kDestination = kTokens * kRun * 2;
   size_t free_bytes = 0;

@@ -1,5 +1,6 @@
 #include "kernels/row_task.h"
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -18,10 +19,10 @@ QuantizeJob Job(int64_t batch, int64_t tokens, int64_t heads, int64_t head_dim,
                 int64_t heads_of_tensor) {
   QuantizeJob job;
   const int64_t token_stride = heads_of_tensor * head_dim;
-  job.src = {reinterpret_cast<const void*>(kElements), token_stride,
+  job.src = {std::bit_cast<const void*>(kElements), token_stride,
              (tokens + 3) * token_stride};
-  job.payload = reinterpret_cast<uint8_t*>(kCodes);
-  job.scales = reinterpret_cast<float*>(kScales);
+  job.payload = std::bit_cast<uint8_t*>(kCodes);
+  job.scales = std::bit_cast<float*>(kScales);
   job.batch = batch;
   job.tokens = tokens;
   job.heads = heads;

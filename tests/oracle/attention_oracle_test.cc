@@ -112,7 +112,8 @@ TEST(AttentionOracleTest, QueryHeadsUseTheKvHeadOfTheirGroup) {
     const auto out = Attend(shape, ZeroInputs(shape, [](auto, auto, int64_t g,
                                                         auto) { return g; }));
     for (int64_t h = 0; h < heads; ++h) {
-      EXPECT_NEAR(out[h], h / (heads / kv_heads), 1e-12);
+      const int64_t kv_head = h / (heads / kv_heads);
+      EXPECT_NEAR(out[h], static_cast<double>(kv_head), 1e-12);
     }
   }
 }

@@ -22,6 +22,9 @@ def _impl(target, ctx):
         return []
     if ctx.label.workspace_root or ctx.label.package.startswith("third_party"):
         return []
+    if getattr(ctx.rule.attr, "target_compatible_with", []):
+        # Not for this build: what it includes may not be here.
+        return []
     files = [
         f
         for attr in ["srcs", "hdrs"]
