@@ -132,7 +132,7 @@ absl::Status GlooTransfer::Wait(absl::Duration limit) {
         "exchange with rank ", message.peer, ": ", status.message()));
   };
   for (const Message& message : recvs_) {
-    const absl::Status status = wait(
+    absl::Status status = wait(
         message, [&] { return message.buffer->waitRecv(nullptr, left()); });
     if (!status.ok()) return status;
     const char* end = message.joined.data();
@@ -142,7 +142,7 @@ absl::Status GlooTransfer::Wait(absl::Duration limit) {
     }
   }
   for (const Message& message : sends_) {
-    const absl::Status status = wait(
+    absl::Status status = wait(
         message, [&] { return message.buffer->waitSend(nullptr, left()); });
     if (!status.ok()) return status;
   }

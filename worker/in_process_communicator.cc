@@ -93,7 +93,7 @@ class InProcessGroup::State {
     round.votes.resize(world_size_);
     round.votes[rank] = vote;
     ++round.arrived;
-    const absl::Status waited =
+    absl::Status waited =
         Await("vote", [this, &round] { return round.arrived == world_size_; });
     // Once all have come, all count, even if the first to count has meanwhile
     // found the group lost.
