@@ -110,8 +110,13 @@ void AttentionRpc::OnBorrowEnd() {
   if (holds_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   // The last slice went after the RPC, somewhere inside the transport and
   // under its locks: no place to run the caller's code.
-  finish_alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC),
-                    [self = shared_from_this()](bool) { self->Finish(); });
+  // The alarm keeps its function for as long as it lives, which is as long as
+  // this object: the function must not hold it.
+  self_ = shared_from_this();
+  finish_alarm_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [this](bool) {
+    const auto self = std::exchange(self_, nullptr);
+    self->Finish();
+  });
 }
 
 void AttentionRpc::Finish() {

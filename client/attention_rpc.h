@@ -54,6 +54,7 @@ class AttentionRpc : public PendingCall,
   // The RPC, and each slice over memory that is only borrowed.
   std::atomic<int> holds_ = 1;
   grpc::Alarm finish_alarm_;
+  std::shared_ptr<AttentionRpc> self_;  // while the alarm is set
 };
 
 }  // namespace ithaca::client

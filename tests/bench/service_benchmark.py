@@ -7,7 +7,8 @@ S1  the coordinator's own time in a call: total less the slowest rank's stages,
     tiny tensors, 2 workers, one call at a time, p50
 S6  FLUX's shape in bfloat16 on 4 workers / the same attention in one process
     with as many threads as there are cores; needs --in-process
-S7  calls/s with logs at info / at error level, where calls log nothing, tiny tensors, 2 workers
+S7  calls/s with logs at info level / at error level, where a good call logs
+    nothing; tiny tensors, 2 workers
 
 The two sides of a ratio alternate within one run, and the medians of the
 rounds are compared. Prints a table, then JSON; writes a file only where
