@@ -37,6 +37,7 @@ Group MakeGloo(int world_size) {
   FileRendezvousStore store = FileRendezvousStore::Fresh();
   Group group(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
+  threads.reserve(group.size());
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&store, &group, rank, world_size] {
       auto formed = GlooCommunicator::Form(store, rank, world_size);

@@ -20,7 +20,8 @@ constexpr int kWorldSizes[] = {1, 2, 3, 4, 7};
 
 // Bytes of segment `k` from `sender` to `receiver`: uneven, some zero.
 int64_t SegmentBytes(int exchange, int sender, int receiver, int k) {
-  return (sender * 31 + receiver * 7 + k * 13 + exchange * 5) % 6 * 100;
+  return int64_t{100} *
+         ((sender * 31 + receiver * 7 + k * 13 + exchange * 5) % 6);
 }
 
 // A misrouted, shifted or stale byte cannot equal the right one.

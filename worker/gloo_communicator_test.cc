@@ -34,6 +34,7 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(int world_size) {
   FileRendezvousStore store = FileRendezvousStore::Fresh();
   std::vector<std::unique_ptr<Communicator>> group(world_size);
   std::vector<std::thread> threads;
+  threads.reserve(group.size());
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       auto formed = GlooCommunicator::Form(store, rank, world_size,
@@ -197,7 +198,7 @@ absl::Status ExchangeWithFaultyPeer(const char* fault,
   auto formed =
       GlooCommunicator::Form(store, 0, 2, Options(collective_timeout));
   if (!formed.ok()) return absl::InternalError(formed.status().message());
-  const absl::Status agreed = (*formed)->Agree({1, 1});
+  absl::Status agreed = (*formed)->Agree({1, 1});
   if (!agreed.ok()) return agreed;
   std::vector<char> data(kLargeBytes);
   const RecvSegment recv{1, data.data(), kLargeBytes};

@@ -16,6 +16,7 @@ namespace {
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int world_size) {
   InProcessGroup group(world_size, absl::Seconds(2));
   std::vector<std::unique_ptr<Communicator>> communicators;
+  communicators.reserve(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     communicators.push_back(group.MakeCommunicator(rank));
   }
@@ -43,6 +44,7 @@ TEST(InProcessCommunicatorTest, AnInjectedVoteFailsOneCallOnly) {
   InProcessGroup group(2);
   group.FailNextVote(1, absl::StatusCode::kResourceExhausted);
   std::vector<std::thread> ranks;
+  ranks.reserve(2);
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&group, rank] {
       auto communicator = group.MakeCommunicator(rank);

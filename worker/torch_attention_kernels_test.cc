@@ -131,7 +131,7 @@ TEST(TorchAttentionKernelsTest, ReadsStridedRows) {
   auto cut = [](const std::string& bytes) {
     std::string out;
     for (size_t token = 3; token < 8; ++token) {
-      out += bytes.substr((token * 4 + 1) * 32, 2 * 32);
+      out += bytes.substr((token * 4 + 1) * 32, 64);
     }
     return out;
   };
@@ -139,7 +139,7 @@ TEST(TorchAttentionKernelsTest, ReadsStridedRows) {
                                     cut(inputs.value)};
   for (AttentionKernelKind kernel : kKernels) {
     AttentionArguments strided = Arguments(part, dense, kernel);
-    const size_t first = (3 * 4 + 1) * 32;
+    const size_t first = size_t{3 * 4 + 1} * 32;
     strided.query = {inputs.query.data() + first, 5, 2, 64, 16};
     strided.key = {inputs.key.data() + first, 5, 2, 64, 16};
     strided.value = {inputs.value.data() + first, 5, 2, 64, 16};

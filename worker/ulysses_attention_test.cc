@@ -157,7 +157,7 @@ TEST(UlyssesAttentionTest, TokenOrderOnlyMovesRows) {
   shape.valid_text_tokens = {3};
   UlyssesTestGroup group(3);
   const oracle::CallInputs image_first = oracle::RandomInputs(shape, 4);
-  const size_t text_bytes = 5 * 6 * 40 * 2;
+  const size_t text_bytes = size_t{5} * 6 * 40 * 2;
   auto swap = [](const std::string& rows, size_t first) {
     return rows.substr(first) + rows.substr(0, first);
   };
@@ -185,7 +185,7 @@ TEST(UlyssesAttentionTest, PaddedTextHasNoInfluence) {
     for (std::string* tensor : {&dirty.query, &dirty.key, &dirty.value}) {
       std::vector<double> values = oracle::Decode(shape.dtype, *tensor);
       for (size_t i = 0; i < values.size(); ++i) {
-        const int64_t token = static_cast<int64_t>(i) / (6 * 40);
+        const int64_t token = static_cast<int64_t>(i) / 240;
         if (!oracle::KeyIsKept(shape, token / 18, token % 18)) values[i] = bad;
       }
       *tensor = oracle::Encode(shape.dtype, values);
@@ -344,6 +344,7 @@ TEST(UlyssesAttentionTest, CostsExactlyThePlannedExchanges) {
                                   : (6 + world_size - 1) / world_size;
             EXPECT_EQ(planned, 2 * lanes + (text > 0 && !image_queries_only));
             std::vector<uint64_t> before;
+            before.reserve(static_cast<size_t>(world_size));
             for (int rank = 0; rank < world_size; ++rank) {
               before.push_back(group.communicator(rank).num_exchanges());
             }
@@ -371,7 +372,7 @@ TEST(UlyssesAttentionTest, SendsWhatOthersNeedAndNoMore) {
                   .ok());
   // Each rank has 4 image tokens, 2 query heads and 1 kv head. In: 4 tokens of
   // 2 + 1 + 1 heads. Back: 4 tokens of 2 heads, and 3 text tokens of them.
-  const int64_t row = 40 * 2;
+  const int64_t row = 80;
   for (const RankReport& report : reports) {
     EXPECT_EQ(report.communication_bytes, (4 * 4 + 4 * 2 + 3 * 2) * row);
   }
@@ -384,7 +385,7 @@ TEST(UlyssesAttentionTest, SendsWhatOthersNeedAndNoMore) {
   // 8 bits and a scale a row for the image; every part fills 16 bytes here
   // but the scales of k and v (4 rows of 4 bytes do too).
   EXPECT_EQ(reports[0].communication_bytes,
-            (4 * 4 + 4 * 2) * (40 + 4) + 3 * 2 * row);
+            int64_t{4 * 4 + 4 * 2} * (40 + 4) + int64_t{3 * 2} * row);
   UlyssesTestGroup alone(1);
   ASSERT_TRUE(alone
                   .Run(shape, Options(shape, HeadSchedule::kFused),

@@ -284,7 +284,7 @@ TEST(UlyssesExactTest, NoKernelDropsTheMask) {
 }
 
 TEST(UlyssesExactTest, EachBatchElementHasItsOwnValidLength) {
-  for (std::vector<int64_t> valid :
+  for (const std::vector<int64_t>& valid :
        {std::vector<int64_t>{3, 8}, std::vector<int64_t>{0, 8}}) {
     const AttentionShape shape = Shape(2, 4, 8, valid, 2, 8);
     ExpectOutput(2, shape, true,

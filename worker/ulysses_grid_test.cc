@@ -127,7 +127,7 @@ std::vector<Sample> Samples() {
     }
     for (const Pair& pair : PairsOf(best)) missing.erase(pair);
     samples.push_back(best);
-    if (samples.size() > 10 * kSamples) break;  // the test then fails
+    if (samples.size() > size_t{10} * kSamples) break;  // the test then fails
   }
   return samples;
 }

@@ -22,7 +22,7 @@ enum Tensor { kQuery, kKey, kValue };
 float Element(int tensor, bool text, int64_t b, int64_t t, int64_t h,
               int64_t d) {
   return static_cast<float>(
-      ((((tensor * 2 + text) * 3 + b) * 10 + t) * 8 + h) * 4 + d);
+      ((((int64_t{tensor} * 2 + text) * 3 + b) * 10 + t) * 8 + h) * 4 + d);
 }
 
 std::vector<float> Fill(int tensor, bool text, int64_t batch, Range tokens,
@@ -94,6 +94,7 @@ SequenceParallelPlan Plan(CommunicationPrecision precision,
 
 std::vector<std::unique_ptr<Rank>> Ranks(const SequenceParallelPlan& plan) {
   std::vector<std::unique_ptr<Rank>> ranks;
+  ranks.reserve(static_cast<size_t>(plan.world_size));
   for (int rank = 0; rank < plan.world_size; ++rank) {
     ranks.push_back(std::make_unique<Rank>(plan, rank));
   }
@@ -261,6 +262,7 @@ TEST(UlyssesStagesTest, TheWayBackUndoesTheWayIn) {
       }
     }
     std::vector<ExchangeSegments> segments;
+    segments.reserve(ranks.size());
     for (const auto& rank : ranks) {
       segments.push_back(TextSegments(*rank->call));
     }
