@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,6 +13,7 @@
 #include "worker/cpu_device.h"
 #include "worker/in_process_communicator.h"
 #include "worker/rank_device.h"
+#include "worker/rendezvous_store.h"
 #include "worker/torch_attention_kernels.h"
 
 namespace ithaca {
@@ -40,6 +43,17 @@ class FakeRankDevice : public RankDevice {
   const std::shared_ptr<InProcessGroup> group_;  // null: forming fails
   CpuDevice device_;
   const std::unique_ptr<AttentionKernels> kernels_;
+};
+
+// What such a device forms its groups through: nothing.
+class NoRendezvousStore : public RendezvousStore {
+ public:
+  absl::Status Set(std::string_view, std::string_view) override {
+    return absl::UnavailableError("no store");
+  }
+  absl::StatusOr<std::string> Get(std::string_view, absl::Duration) override {
+    return absl::UnavailableError("no store");
+  }
 };
 
 // What GroupSessionOptions::open_device takes.

@@ -90,7 +90,8 @@ class GroupSessionTest : public ::testing::Test {
       told->Tell(status);
     };
     sessions_.push_back(std::make_unique<GroupSession>(
-        options, membership, std::make_shared<NoStore>(), std::move(events)));
+        options, membership, std::make_shared<NoRendezvousStore>(),
+        std::move(events)));
   }
 
   std::unique_ptr<Pending> Submit(int rank, RankCall call) {
@@ -116,16 +117,6 @@ class GroupSessionTest : public ::testing::Test {
         ADD_FAILURE() << "never told";
       }
       return status;
-    }
-  };
-
-  class NoStore : public RendezvousStore {
-   public:
-    absl::Status Set(std::string_view, std::string_view) override {
-      return absl::UnavailableError("no store");
-    }
-    absl::StatusOr<std::string> Get(std::string_view, absl::Duration) override {
-      return absl::UnavailableError("no store");
     }
   };
 

@@ -2,10 +2,12 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
@@ -94,7 +96,8 @@ class RankServiceTest : public ::testing::Test {
     GroupMembership membership;
     membership.generation = kGeneration;
     service_.SetSession(std::make_shared<GroupSession>(
-        options, membership, nullptr, GroupSessionEvents{}));
+        options, membership, std::make_shared<NoRendezvousStore>(),
+        GroupSessionEvents{}));
   }
 
   grpc::Status Run(const RunAttentionRequest& request,
