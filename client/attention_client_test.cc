@@ -166,7 +166,7 @@ TEST(AttentionClientTest, CancelFreesTheCallerWhileTheServerWorks) {
   absl::Notification ended;
   absl::Status status;
   const auto call = client->AttentionAsync(
-      Call(tensor), [&](absl::StatusOr<AttentionResult> result) {
+      Call(tensor), [&](const absl::StatusOr<AttentionResult>& result) {
         status = result.status();
         ended.Notify();
       });
@@ -186,7 +186,7 @@ TEST(AttentionClientTest, CallbackMayStartTheNextCall) {
   absl::Notification all;
   std::function<void()> next = [&] {
     client->AttentionAsync(Call(tensor),
-                           [&](absl::StatusOr<AttentionResult> result) {
+                           [&](const absl::StatusOr<AttentionResult>& result) {
                              EXPECT_TRUE(result.ok()) << result.status();
                              if (++made == kCalls) {
                                all.Notify();
@@ -202,8 +202,10 @@ TEST(AttentionClientTest, CallbackMayStartTheNextCall) {
 TEST(AttentionClientTest, ThreadsGetTheirOwnAnswersOverSeveralConnections) {
   FakeAttentionService service;
   const auto client = ConnectTo(service, {.connections = 3});
+  constexpr int kThreads = 8;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
+  threads.reserve(kThreads);
+  for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&client, t] {
       for (int i = 0; i < 20; ++i) {
         const Tensor tensor = Filled({1, 8 + t, 4, 64}, 100 * t + i);
@@ -226,7 +228,7 @@ TEST(AttentionClientTest, OwnersAreReleasedAndKeepTheBytesUntilThen) {
     AttentionArguments arguments = Call(tensor);
     watched = arguments.query.owner;
     client->AttentionAsync(arguments,
-                           [&](absl::StatusOr<AttentionResult> result) {
+                           [&](const absl::StatusOr<AttentionResult>& result) {
                              EXPECT_TRUE(result.ok()) << result.status();
                              ended.Notify();
                            });

@@ -242,6 +242,7 @@ absl::StatusOr<OutputError> CompareWithReference(
       }
     };
     std::vector<std::thread> threads;
+    threads.reserve(num_threads);
     for (int t = 1; t < num_threads; ++t) threads.emplace_back(compare_rows, t);
     compare_rows(0);
     for (std::thread& thread : threads) thread.join();

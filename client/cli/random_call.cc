@@ -57,6 +57,7 @@ void FillNormal(uint64_t seed, Tensor* tensor) {
     }
   };
   std::vector<std::thread> threads;
+  threads.reserve(num_threads);
   for (int t = 1; t < num_threads; ++t) threads.emplace_back(fill, t);
   fill(0);
   for (std::thread& thread : threads) thread.join();
