@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,7 +70,7 @@ void AttendRow(const AttentionCall& call, int64_t b, int64_t head,
   const int64_t kept =
       call.image_tokens() + call.valid_text_tokens(static_cast<int>(b));
   std::vector<double> weights;
-  double largest = -INFINITY;
+  double largest = -std::numeric_limits<double>::infinity();
   for (int64_t t = 0; t < kept; ++t) {
     double logit = 0;
     for (int64_t d = 0; d < call.head_dim(); ++d) {
@@ -142,6 +143,9 @@ FakeGroup::~FakeGroup() {
   for (auto& server : servers_) {
     server->Shutdown(std::chrono::system_clock::now());
   }
+  // A server has shut down once its calls are finished, which a handler does
+  // with the lock held: wait until the last one has let go of it.
+  const absl::MutexLock lock(&mutex_);
 }
 
 Group FakeGroup::Describe(const std::string& name, uint64_t generation) const {
@@ -297,7 +301,7 @@ void FakeGroup::Answer(Arrived* arrived) {
     auto* execution = arrived->responses[index]->mutable_execution();
     execution->set_kernel(ithaca::v1::ATTENTION_KERNEL_MATH);
     (*execution->mutable_stage_seconds())["attention"] = 0.001 * (rank + 1);
-    execution->set_communication_bytes(static_cast<uint64_t>(100 + rank));
+    execution->set_communication_bytes(100 + static_cast<uint64_t>(rank));
     arrived->reactors[index]->Finish(grpc::Status::OK);
   }
 }

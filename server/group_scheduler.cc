@@ -278,19 +278,21 @@ void GroupScheduler::FailGroup(const LinkPtr& link, GroupFailureReason reason,
 bool GroupScheduler::LoseGroup(const LinkPtr& link,
                                const std::string& message) {
   std::vector<DispatchPtr> dispatches;
+  // Taken under the lock: a fan-out that ends meanwhile leaves its dispatch.
+  std::vector<std::shared_ptr<FanOut>> fan_outs;
   {
     const absl::MutexLock lock(&mutex_);
     if (link->lost) return false;
     link->lost = true;
     link->ready = false;
     dispatches.swap(link->dispatches);
+    for (const DispatchPtr& dispatch : dispatches) {
+      if (dispatch->fan_out != nullptr) fan_outs.push_back(dispatch->fan_out);
+    }
     links_.erase(std::find(links_.begin(), links_.end(), link));
   }
   NotifyReadiness();
-  for (const DispatchPtr& dispatch : dispatches) {
-    // Set before the loss or never.
-    if (dispatch->fan_out != nullptr) dispatch->fan_out->Cancel();
-  }
+  for (const auto& fan_out : fan_outs) fan_out->Cancel();
   const absl::Status status =
       Unavailable(absl::StrCat("the call's group was lost: ", message));
   for (const DispatchPtr& dispatch : dispatches) {

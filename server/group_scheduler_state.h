@@ -66,7 +66,7 @@ struct GroupScheduler::Dispatch {
 
   SequenceParallelPlan plan;
   double queue_seconds = 0;
-  std::shared_ptr<FanOut> fan_out;  // set once, under the scheduler's lock
+  std::shared_ptr<FanOut> fan_out;  // from start to end, under the lock
 };
 
 inline double GroupScheduler::Link::Operations() const {
