@@ -19,7 +19,7 @@ std::string TempPath(const std::string& name) {
 // A file as its parts say, however wrong.
 std::string WriteFile(const std::string& name, uint64_t header_bytes,
                       const std::string& rest) {
-  const std::string path = TempPath(name);
+  std::string path = TempPath(name);
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(&header_bytes), 8);
   file << rest;
