@@ -40,6 +40,8 @@ constexpr int64_t kMathLogits = int64_t{1} << 26;
 // What a kernel may take beside its tensors: partial results of split keys,
 // plans' workspaces, cuBLAS.
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+// Shapes whose cuDNN plans are kept for good, and as many that come and go.
+constexpr size_t kKeptPlans = 256;
 
 at::ScalarType TorchType(DataType dtype) {
   switch (dtype) {
@@ -168,6 +170,21 @@ at::Tensor TokenMajor(const at::Tensor& out, int64_t head_dim) {
   return out[0].narrow(2, 0, head_dim).transpose(0, 1).contiguous();
 }
 
+at::Tensor RunKernel(const AttentionArguments& arguments, int ordinal) {
+  const at::Tensor query = View(arguments.query, arguments, ordinal);
+  const at::Tensor key = View(arguments.key, arguments, ordinal);
+  const at::Tensor value = View(arguments.value, arguments, ordinal);
+  if (arguments.kernel == AttentionKernelKind::kCudnn) {
+    return RunCudnn(PadHeadDim(query), PadHeadDim(key), PadHeadDim(value),
+                    arguments.softmax_scale);
+  }
+  if (arguments.kernel == AttentionKernelKind::kFlash) {
+    return RunFlash(PadHeadDim(query), PadHeadDim(key), PadHeadDim(value),
+                    arguments.softmax_scale);
+  }
+  return RunMath(query, key, value, arguments.softmax_scale);
+}
+
 // Memory that Attend takes for rows of one batch element: the output, which
 // lives on, and what is gone when Attend returns.
 struct AttendBytes {
@@ -203,7 +220,7 @@ AttendBytes BytesOf(AttentionKernelKind kernel, const AttentionShape& shape,
 }  // namespace
 
 TorchCudaAttentionKernels::TorchCudaAttentionKernels(CudaDevice* device)
-    : device_(device) {
+    : device_(device), plans_(kKeptPlans) {
   // Float32 means float32, whatever the environment says of TF32.
   at::globalContext().setAllowTF32CuBLAS(false);
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
@@ -258,32 +275,31 @@ absl::Status TorchCudaAttentionKernels::Reserve(
 absl::StatusOr<AttentionResult> TorchCudaAttentionKernels::Attend(
     const AttentionArguments& arguments) {
   AttentionResult result;
-  const absl::Status status = CatchTorch("attention", [&] {
-    const c10::InferenceMode inference;
-    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(
-        device_->stream(), static_cast<c10::DeviceIndex>(device_->ordinal())));
-    const at::Tensor query =
-        View(arguments.query, arguments, device_->ordinal());
-    const at::Tensor key = View(arguments.key, arguments, device_->ordinal());
-    const at::Tensor value =
-        View(arguments.value, arguments, device_->ordinal());
-    at::Tensor out;
-    if (arguments.kernel == AttentionKernelKind::kCudnn) {
-      out = RunCudnn(PadHeadDim(query), PadHeadDim(key), PadHeadDim(value),
-                     arguments.softmax_scale);
-    } else if (arguments.kernel == AttentionKernelKind::kFlash) {
-      out = RunFlash(PadHeadDim(query), PadHeadDim(key), PadHeadDim(value),
-                     arguments.softmax_scale);
-    } else {
-      out = RunMath(query, key, value, arguments.softmax_scale);
-    }
-    auto owner =
-        std::make_shared<at::Tensor>(TokenMajor(out, arguments.head_dim));
-    result.out = {
-        owner->const_data_ptr(), arguments.query.tokens, arguments.query.heads,
-        arguments.query.heads * arguments.head_dim, arguments.head_dim};
-    result.owner = std::move(owner);
-  });
+  absl::Status status;
+  const auto attend = [&] {
+    status = CatchTorch("attention", [&] {
+      const c10::InferenceMode inference;
+      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(
+          device_->stream(),
+          static_cast<c10::DeviceIndex>(device_->ordinal())));
+      auto owner = std::make_shared<at::Tensor>(TokenMajor(
+          RunKernel(arguments, device_->ordinal()), arguments.head_dim));
+      result.out = {owner->const_data_ptr(), arguments.query.tokens,
+                    arguments.query.heads,
+                    arguments.query.heads * arguments.head_dim,
+                    arguments.head_dim};
+      result.owner = std::move(owner);
+    });
+  };
+  if (arguments.kernel == AttentionKernelKind::kCudnn) {
+    plans_.Run({static_cast<int64_t>(arguments.dtype), arguments.head_dim,
+                arguments.query.tokens, arguments.query.heads,
+                arguments.query.token_stride, arguments.key.tokens,
+                arguments.key.heads, arguments.key.token_stride},
+               attend);
+  } else {
+    attend();
+  }
   if (!status.ok()) return status;
   return result;
 }

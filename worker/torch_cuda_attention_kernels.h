@@ -8,13 +8,14 @@
 #include "core/sequence_parallel_plan.h"
 #include "worker/attention_kernel.h"
 #include "worker/cuda_device.h"
+#include "worker/plan_threads.h"
 
 namespace ithaca {
 
 // Attention on a GPU, by LibTorch's operators on the device's compute stream.
 //
-//   CUDNN  cuDNN's fused attention; a plan is made the first time a thread
-//          sees a shape (35 ms) and kept for as long as that thread lives
+//   CUDNN  cuDNN's fused attention; a plan is made for each shape (35 ms) and
+//          kept, for 512 shapes at most
 //   FLASH  FlashAttention 2
 //   MATH   the definition, in float32 without TF32, in pieces of bounded size
 //
@@ -25,7 +26,8 @@ namespace ithaca {
 // LibTorch keeps the memory it frees for the next call. What a call needs is
 // taken from it in Reserve, before the call's first exchange.
 //
-// Thread-safety: one thread at a time.
+// Thread-safety: Choose and Available from any thread; the rest from one,
+// always the same: LibTorch keeps plans by thread.
 class TorchCudaAttentionKernels : public AttentionKernels {
  public:
   // `device` outlives this; when it is short of memory it takes what LibTorch
@@ -43,6 +45,7 @@ class TorchCudaAttentionKernels : public AttentionKernels {
 
  private:
   CudaDevice* const device_;
+  PlanThreads plans_;
 };
 
 }  // namespace ithaca
