@@ -318,7 +318,7 @@ absl::Status CudaDevice::Synchronize() {
       !status.ok()) {
     return status;
   }
-  const absl::Status status = WaitFor(end_);
+  absl::Status status = WaitFor(end_);
   ++generation_;
   marks_[generation_ % 2].used = 0;
   return status;

@@ -34,7 +34,7 @@ namespace ithaca {
 // host with kUnavailable when NCCL reports an error, the group was aborted, or
 // an exchange takes longer than the limit, counted from when this rank's own
 // part could start.
-class NcclCommunicator : public Communicator {
+class NcclCommunicator final : public Communicator {
  public:
   // kFailedPrecondition if NCCL is older than built for.
   static absl::Status CheckVersion();

@@ -82,7 +82,7 @@ TEST(RankExecutorTest, AWarmedUpCallAllocatesNothing) {
   call.return_text_output = true;
   call.plan_fingerprint =
       MakeSequenceParallelPlan(shape, call.options, 1)->Fingerprint();
-  const std::string tensors(3 * 23 * 4 * 8 * 4, '\0');
+  const std::string tensors(size_t{3} * 23 * 4 * 8 * 4, '\0');
   call.tensors = {tensors};
   const auto result = rank.executor.Run(std::move(call));
   ASSERT_TRUE(result.ok()) << result.status();

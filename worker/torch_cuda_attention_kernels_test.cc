@@ -136,8 +136,13 @@ TEST_F(TorchCudaAttentionKernelsTest, EveryKernelMatchesTheOracle) {
 
 // Heads of a wider tensor, as a lane's are, and keys longer than queries.
 TEST_F(TorchCudaAttentionKernelsTest, TakesStridedRows) {
+  constexpr int64_t kQueries = 50;
+  constexpr int64_t kWidth = int64_t{8} * 64;
+  // Heads 2, 3 and 4 of 8.
+  constexpr int64_t kFirst = int64_t{2} * 64;
+  constexpr int64_t kPart = int64_t{3} * 64;
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
-    AttentionShape wide = Shape(dtype, 50, 8, 8, 64);
+    AttentionShape wide = Shape(dtype, kQueries, 8, 8, 64);
     wide.text_tokens = 30;
     wide.valid_text_tokens = {30};
     wide.image_queries_only = true;
@@ -147,20 +152,18 @@ TEST_F(TorchCudaAttentionKernelsTest, TakesStridedRows) {
     for (const AttentionKernelKind kernel : kKernels) {
       if (!Runs(kernel, wide)) continue;
       AttentionArguments arguments = Arguments(wide, inputs, kernel);
-      // Heads 2, 3 and 4 of 8.
       for (TokenRows* rows :
            {&arguments.query, &arguments.key, &arguments.value}) {
-        rows->data = static_cast<const char*>(rows->data) + 2 * 64 * 2;
+        rows->data =
+            static_cast<const char*>(rows->data) + kFirst * ByteSize(dtype);
         rows->heads = 3;
       }
       const auto out = Attend(arguments);
       ASSERT_TRUE(out.ok()) << out.status();
       std::vector<double> part;
-      for (int64_t i = 0; i < 50; ++i) {
-        for (int64_t j = 0; j < 3 * 64; ++j) {
-          part.push_back(
-              expected[static_cast<size_t>(i * 8 * 64 + 2 * 64 + j)]);
-        }
+      for (int64_t i = 0; i < kQueries; ++i) {
+        const auto row = expected.begin() + i * kWidth + kFirst;
+        part.insert(part.end(), row, row + kPart);
       }
       EXPECT_LE(oracle::RelativeL2Error(*out, part),
                 oracle::AcceptedError(dtype))
@@ -180,7 +183,7 @@ TEST_F(TorchCudaAttentionKernelsTest, NotANumberAndInfinityAreNotLost) {
         // A value: its column of every row. A query: its whole row.
         oracle::CallInputs inputs = oracle::RandomInputs(shape, 3);
         std::vector<double> values = oracle::Decode(dtype, inputs.value);
-        values[static_cast<size_t>((40 * 2 + 1) * 64 + 5)] = bad;
+        values[size_t{81} * 64 + 5] = bad;  // token 40, head 1
         inputs.value = oracle::Encode(dtype, values);
         auto out = Attend(Arguments(shape, inputs, kernel));
         ASSERT_TRUE(out.ok()) << out.status();
@@ -191,12 +194,12 @@ TEST_F(TorchCudaAttentionKernelsTest, NotANumberAndInfinityAreNotLost) {
         }
         inputs = oracle::RandomInputs(shape, 4);
         std::vector<double> queries = oracle::Decode(dtype, inputs.query);
-        queries[static_cast<size_t>((7 * 2 + 1) * 64 + 5)] = bad;
+        queries[size_t{15} * 64 + 5] = bad;  // token 7, head 1
         inputs.query = oracle::Encode(dtype, queries);
         out = Attend(Arguments(shape, inputs, kernel));
         ASSERT_TRUE(out.ok()) << out.status();
         for (size_t i = 0; i < out->size(); ++i) {
-          const bool touched = i / 64 == 7 * 2 + 1;
+          const bool touched = i / 64 == 15;
           EXPECT_EQ(std::isfinite((*out)[i]), !touched)
               << Name(kernel) << " query " << bad << " at " << i;
         }

@@ -51,6 +51,7 @@ double MedianSeconds(CudaDevice& device, const std::function<void()>& work,
   Must(cudaEventCreate(&begin), "making an event");
   Must(cudaEventCreate(&end), "making an event");
   std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(repeats));
   for (int i = 0; i < repeats; ++i) {
     Must(cudaEventRecord(begin, device.stream()), "recording an event");
     work();

@@ -104,11 +104,13 @@ CallTimes SimulatedRank::Median(const AttentionShape& shape,
                                 int repeats, int64_t busy_bytes) {
   for (int i = 0; i < warm_ups; ++i) Run(shape, options, busy_bytes);
   std::vector<CallTimes> calls;
+  calls.reserve(static_cast<size_t>(repeats));
   for (int i = 0; i < repeats; ++i) {
     calls.push_back(Run(shape, options, busy_bytes));
   }
   const auto median_of = [&calls](auto field) {
     std::vector<double> values;
+    values.reserve(calls.size());
     for (const CallTimes& call : calls) values.push_back(field(call));
     return bench::Median(std::move(values));
   };
