@@ -140,9 +140,9 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
     call->reservation = *std::move(reservation);
     call->deadline = DeadlineOf(*context_);
     dtype_ = call->shape.dtype;
-    // This object may be gone once the call is submitted.
+    // Before it is submitted: from then on it may end at any moment.
     call_ = call;
-    service_->scheduler_->Submit(std::move(call));
+    service_->scheduler_->Submit(call);
     return absl::OkStatus();
   }
 

@@ -9,10 +9,13 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -297,6 +300,7 @@ TEST_F(AttentionServiceTest, OfManyCallsAtOnceWithOneIdExactlyOneIsServed) {
   group_.Hold();
   std::vector<grpc::Status> statuses(16);
   std::vector<std::thread> calls;
+  calls.reserve(16);
   for (auto& status : statuses) {
     calls.emplace_back([&] { status = Call(Request("x", 1)); });
   }
@@ -323,6 +327,51 @@ TEST_F(AttentionServiceTest, ACancelledCallsIdMayBeUsedAgain) {
   AwaitTrue([this] { return Requests("CANCELLED") == 1; });
   group_.Release();
   EXPECT_TRUE(Call(Request("x", 1)).ok());
+}
+
+TEST_F(AttentionServiceTest, CallsCancelledAtAnyMomentEndOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kCalls = 250;
+  std::atomic<int> ok{0};
+  std::atomic<int> cancelled{0};
+  std::vector<std::thread> clients;
+  clients.reserve(16);
+  for (int thread = 0; thread < kThreads; ++thread) {
+    clients.emplace_back([&, thread] {
+      std::mt19937 random(static_cast<uint32_t>(thread));
+      for (int i = 0; i < kCalls; ++i) {
+        grpc::ClientContext context;
+        v1::AttentionResponse response;
+        const v1::AttentionRequest request =
+            Request(std::to_string(thread), static_cast<float>(i));
+        std::thread canceller([&context, delay = random() % 1500] {
+          absl::SleepFor(absl::Microseconds(delay));
+          context.TryCancel();
+        });
+        const grpc::Status status =
+            stub_->Attention(&context, request, &response);
+        canceller.join();
+        if (status.ok()) {
+          ++ok;
+          ExpectMean(response, static_cast<float>(i) + 1.5F);
+        } else if (status.error_code() == grpc::StatusCode::CANCELLED) {
+          ++cancelled;
+        } else {
+          // The one before, which the server has not yet heard is cancelled.
+          EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS)
+              << status.error_message();
+        }
+      }
+    });
+  }
+  for (auto& client : clients) client.join();
+  EXPECT_GT(ok, 0);
+  EXPECT_GT(cancelled, 0);
+  EXPECT_TRUE(service_.AwaitIdle(absl::Now() + absl::Seconds(30)));
+  AwaitTrue([this] { return budget_.reserved() == 0; });
+  EXPECT_EQ(Counted("ithaca_in_flight_requests"), 0);
+  EXPECT_EQ(queue_.size(), 0);
+  ExpectRightNumbers(1);
 }
 
 TEST_F(AttentionServiceTest, EveryCallCountsOnceUnderItsStatus) {

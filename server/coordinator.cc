@@ -34,7 +34,7 @@ constexpr char kServiceName[] = "ithaca.v1.AttentionService";
 constexpr absl::Duration kFarewell = absl::Seconds(1);
 
 // Well within what a container is given between SIGTERM and SIGKILL.
-constexpr absl::Duration kWorkerStopTimeout = absl::Seconds(3);
+constexpr absl::Duration kWorkerStopTimeout = absl::Seconds(2);
 
 GroupManagerOptions ManagerOptions(
     const CoordinatorFlags& flags, Metrics* metrics,

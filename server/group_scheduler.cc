@@ -53,7 +53,7 @@ GroupScheduler::GroupScheduler(GroupManager* manager, AdmissionQueue* queue,
 
 GroupScheduler::~GroupScheduler() { Stop(); }
 
-void GroupScheduler::Submit(std::shared_ptr<PendingCall> call) {
+void GroupScheduler::Submit(const std::shared_ptr<PendingCall>& call) {
   bool draining = false;
   bool ready = false;
   {
@@ -307,7 +307,7 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
   return true;
 }
 
-void GroupScheduler::RetryOrEnd(std::shared_ptr<PendingCall> call,
+void GroupScheduler::RetryOrEnd(const std::shared_ptr<PendingCall>& call,
                                 const absl::Status& status) {
   bool possible = !call->retried && !call->ended();
   {
@@ -322,7 +322,7 @@ void GroupScheduler::RetryOrEnd(std::shared_ptr<PendingCall> call,
   metrics_->CountRetry();
   Log(spdlog::level::warn, "call is retried on another group",
       {{"request_id", call->request_id}});
-  queue_->PushFront(std::move(call));
+  queue_->PushFront(call);
 }
 
 void GroupScheduler::EndQueuedIfNoGroup() {

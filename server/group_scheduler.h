@@ -56,7 +56,7 @@ class GroupScheduler : public GroupObserver {
 
   // Queues the call, or ends it at once: kUnavailable (no group is ready, or
   // draining), kResourceExhausted (the queue is full), each with a retry hint.
-  void Submit(std::shared_ptr<PendingCall> call);
+  void Submit(const std::shared_ptr<PendingCall>& call);
 
   // Ends a submitted call towards its client, with `status`; it does not reach
   // a group any more if it was still queued.
@@ -100,7 +100,7 @@ class GroupScheduler : public GroupObserver {
   void FailGroup(const LinkPtr& link, GroupFailureReason reason,
                  const std::string& message);
   bool LoseGroup(const LinkPtr& link, const std::string& message);
-  void RetryOrEnd(std::shared_ptr<PendingCall> call,
+  void RetryOrEnd(const std::shared_ptr<PendingCall>& call,
                   const absl::Status& status);
   void EndQueuedIfNoGroup();
 

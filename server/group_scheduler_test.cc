@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -219,6 +221,7 @@ TEST_F(GroupSchedulerTest, AGroupHasNoMoreCallsThanItsWindowAndTheRestQueue) {
   StartReady();
   group_.Hold();
   std::vector<std::unique_ptr<Client>> clients;
+  clients.reserve(6);
   for (int i = 0; i < 6; ++i) {
     clients.push_back(
         std::make_unique<Client>(std::to_string(i), static_cast<float>(i)));
@@ -442,6 +445,7 @@ TEST_F(GroupSchedulerTest, CallsGoToTheGroupWithTheLeastWork) {
   group_.Hold();
   other_group_.Hold();
   std::vector<std::unique_ptr<Client>> clients;
+  clients.reserve(6);
   for (int i = 0; i < 4; ++i) {
     clients.push_back(std::make_unique<Client>(std::to_string(i)));
     scheduler_->Submit(clients.back()->call());
@@ -453,6 +457,43 @@ TEST_F(GroupSchedulerTest, CallsGoToTheGroupWithTheLeastWork) {
   group_.Release();
   other_group_.Release();
   for (auto& client : clients) client->ExpectRightNumbers();
+}
+
+TEST_F(GroupSchedulerTest, EveryCallEndsOnceWhileGroupsComeAndGo) {
+  StartScheduler();
+  std::atomic<bool> stop{false};
+  std::atomic<int> right{0};
+  std::vector<std::thread> clients;
+  clients.reserve(3);
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back([&, i] {
+      while (!stop) {
+        Client client(std::to_string(i), static_cast<float>(i));
+        scheduler_->Submit(client.call());
+        const auto& outcome = client.Await();
+        if (outcome.ok()) {
+          client.ExpectRightNumbers();
+          ++right;
+        } else {
+          EXPECT_EQ(outcome.status().code(), absl::StatusCode::kUnavailable);
+        }
+      }
+    });
+  }
+  std::vector<std::unique_ptr<FakeGroup>> groups;
+  groups.reserve(12);
+  for (uint64_t generation = 1; generation <= 12; ++generation) {
+    groups.push_back(std::make_unique<FakeGroup>(2));
+    scheduler_->OnGroupFormed(groups.back()->Describe("g", generation));
+    const int before = right;
+    AwaitTrue([&] { return right >= before + 10; });
+    scheduler_->OnGroupLost("g", generation, GroupFailureReason::kWorkerLost,
+                            "killed");
+  }
+  stop = true;
+  for (auto& client : clients) client.join();
+  EXPECT_EQ(queue_.size(), 0);
+  scheduler_->Stop();
 }
 
 TEST_F(GroupSchedulerTest, StoppingEndsEveryCall) {

@@ -99,6 +99,7 @@ TEST(HttpEndpointTest, ClosesCleanlyUnderScrapers) {
   std::atomic<bool> stop{false};
   std::atomic<int> answered{0};
   std::vector<std::thread> scrapers;
+  scrapers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     scrapers.emplace_back([&] {
       while (!stop) {

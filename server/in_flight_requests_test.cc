@@ -64,6 +64,7 @@ TEST(InFlightRequestsTest, OfManyAtOnceWithOneIdExactlyOneIsTaken) {
   std::vector<InFlightRequests::Registration> held(8);
   std::atomic<int> taken{0};
   std::vector<std::thread> threads;
+  threads.reserve(held.size());
   for (auto& slot : held) {
     threads.emplace_back([&requests, &taken, &slot] {
       auto registration = requests.Register("x");

@@ -19,10 +19,14 @@ using ithaca::internal::v1::RunAttentionRequest;
 using ithaca::internal::v1::RunAttentionResponse;
 
 // Each element tells where it belongs, so that no misplaced row can pass.
-float Tag(int tensor, int64_t b, bool text, int64_t token, int64_t h,
+float Tag(int64_t tensor, int64_t b, bool text, int64_t token, int64_t h,
           int64_t d) {
-  return static_cast<float>(
-      ((((tensor * 2 + b) * 2 + (text ? 1 : 0)) * 16 + token) * 8 + h) * 4 + d);
+  int64_t tag = tensor * 2 + b;
+  tag = tag * 2 + (text ? 1 : 0);
+  tag = tag * 16 + token;
+  tag = tag * 8 + h;
+  tag = tag * 4 + d;
+  return static_cast<float>(tag);
 }
 
 void AppendRow(int tensor, int64_t b, bool text, int64_t token, int64_t heads,
@@ -220,8 +224,8 @@ TEST(RankMessageTest, RefusesWhatIsNoResponse) {
 // bfloat16 begins past 2^31 elements in a fused q, k, v row, and past 2^32
 // bytes. The pieces are one slice, seen many times, so that the test is small.
 TEST(RankMessageTest, OffsetsPast32BitsAreRight) {
-  const int64_t token_stride = 3 * 56 * 128;
-  EXPECT_EQ(int64_t{99865} * token_stride + 55 * 128 + 127, 2147504127);
+  constexpr int64_t kTokenStride = int64_t{3} * 56 * 128;
+  EXPECT_EQ(99865 * kTokenStride + int64_t{55} * 128 + 127, 2147504127);
 
   const std::string mebibyte(1 << 20, 'm');
   const grpc::Slice shared(mebibyte);

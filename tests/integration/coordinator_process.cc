@@ -61,6 +61,7 @@ CoordinatorProcess::CoordinatorProcess(const std::vector<std::string>& flags)
       "--worker-binary=worker/ithaca-worker"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;

@@ -47,7 +47,7 @@ class SharedCoordinators : public ::testing::Environment {
   std::map<int, std::unique_ptr<CoordinatorProcess>> processes_;
 };
 
-auto* const shared_coordinators = static_cast<SharedCoordinators*>(
+auto* const kSharedCoordinators = static_cast<SharedCoordinators*>(
     ::testing::AddGlobalTestEnvironment(new SharedCoordinators));
 
 void ExpectGood(CoordinatorProcess* server, double base = 0) {
@@ -60,7 +60,7 @@ void ExpectGood(CoordinatorProcess* server, double base = 0) {
 
 class CoordinatorTest : public ::testing::TestWithParam<int> {
  protected:
-  CoordinatorProcess* server() { return shared_coordinators->Get(GetParam()); }
+  CoordinatorProcess* server() { return kSharedCoordinators->Get(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Workers, CoordinatorTest, ::testing::Values(2, 4));
@@ -257,9 +257,9 @@ TEST_P(CoordinatorTest, TensorsPastGrpcsDefaultLimitAreOrdinary) {
       server()->Call(MakeRequest("", shape, inputs), &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   const auto output = oracle::Decode(shape.dtype, response.output().data());
-  ASSERT_EQ(output.size(), 20480u * 128);
+  ASSERT_EQ(output.size(), size_t{20480} * 128);
   for (size_t i = 0; i < output.size(); ++i) {
-    ASSERT_EQ(output[i], i < 16 * 128 ? 0.5 : 0.0) << i;
+    ASSERT_EQ(output[i], i < size_t{16} * 128 ? 0.5 : 0.0) << i;
   }
 }
 
