@@ -52,8 +52,8 @@ class Device {
   // Marks are valid until the next Synchronize but one.
   virtual DeviceMark Mark() = 0;
   // Waits for all work given so far. Errors: kInternal (a device fault: the
-  // process must end), kUnavailable (work waits for an exchange with a peer that
-  // is gone: Abort the communicator, then the device is whole).
+  // process must end), kUnavailable (work waits for an exchange with a peer
+  // that is gone: Abort the communicator, then the device is whole).
   virtual absl::Status Synchronize() = 0;
   // Seconds between two marks. REQUIRES: a Synchronize since the later one.
   virtual double SecondsBetween(DeviceMark from, DeviceMark to) = 0;

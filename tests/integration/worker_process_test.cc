@@ -49,6 +49,7 @@ class WorkerProcess {
                                   ".stderr")) {
     arguments.insert(arguments.begin(), "worker/ithaca-worker");
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
