@@ -70,6 +70,7 @@ FormationDecision ChooseMembers(absl::Span<const FormationCandidate> candidates,
       return decision;
     }
     std::vector<Candidates> hosts;
+    hosts.reserve(by_host.size());
     for (auto& [host, members] : by_host) hosts.push_back(members);
     std::sort(hosts.begin(), hosts.end(),
               [](const Candidates& a, const Candidates& b) {
