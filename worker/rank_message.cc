@@ -130,7 +130,7 @@ void ReleaseOutput(void* holder) {
 
 absl::Status ParseRankRequest(const grpc::ByteBuffer& message,
                               RankRequest* request) {
-  const absl::Status malformed =
+  absl::Status malformed =
       absl::InvalidArgumentError("malformed RunAttentionRequest");
   if (!message.Dump(&request->slices).ok()) return malformed;
   SliceCursor cursor(request->slices);
