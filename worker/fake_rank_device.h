@@ -59,7 +59,8 @@ class NoRendezvousStore : public RendezvousStore {
 // What GroupSessionOptions::open_device takes.
 inline std::function<absl::StatusOr<std::unique_ptr<RankDevice>>()>
 OpenFakeRankDevice(std::shared_ptr<InProcessGroup> group) {
-  return [group]() -> absl::StatusOr<std::unique_ptr<RankDevice>> {
+  return [group = std::move(
+              group)]() -> absl::StatusOr<std::unique_ptr<RankDevice>> {
     return std::make_unique<FakeRankDevice>(group);
   };
 }

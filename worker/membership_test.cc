@@ -236,7 +236,7 @@ TEST_F(MembershipTest, ABrokenGroupIsReported) {
   absl::Notification done;
   ASSERT_TRUE(session_
                   ->Submit(std::move(call),
-                           [&](absl::StatusOr<RankResult> result) {
+                           [&](const absl::StatusOr<RankResult>& result) {
                              EXPECT_EQ(result.status().code(),
                                        absl::StatusCode::kInternal);
                              done.Notify();
