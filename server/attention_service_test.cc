@@ -408,11 +408,12 @@ TEST_F(AttentionServiceTest, EveryCallCountsOnceUnderItsStatus) {
         grpc::StatusCode::CANCELLED);
     cancel.join();
   }
-  group_.Release();
-  held.join();
+  // The server has heard of both before the ranks answer.
   AwaitTrue([this] {
     return Requests("CANCELLED") == 1 && Requests("DEADLINE_EXCEEDED") == 1;
   });
+  group_.Release();
+  held.join();
   EXPECT_EQ(Requests("OK"), 4);
   EXPECT_EQ(Requests("INVALID_ARGUMENT"), 2);
   EXPECT_EQ(Requests("ALREADY_EXISTS"), 1);

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "server/callback_queue.h"
 #include "server/coordinator.h"
 #include "server/coordinator_flags.h"
 #include "server/logging.h"
@@ -98,9 +99,15 @@ int main(int argc, char** argv) {
   ithaca::server::StartLogging(flags.log_format, flags.log_level);
   TakeOverLibraryLogs();
 
+  ithaca::server::KeepCallbackQueue();
+
   // Lives for as long as the process; the thread may be waiting for a second
   // signal when main returns.
   auto* const stop = new absl::Notification;
   std::thread(WatchSignals, stop).detach();
-  return Run(flags, stop);
+  const int code = Run(flags, stop);
+  // Not by return: the thread of signals still runs, and must not see the
+  // process's globals destroyed.
+  std::fflush(nullptr);
+  std::_Exit(code);
 }

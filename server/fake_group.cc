@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
+#include "server/callback_queue.h"
 
 namespace ithaca::server {
 
@@ -113,6 +114,7 @@ class FakeGroup::Rank
 };
 
 FakeGroup::FakeGroup(int world_size) : world_size_(world_size) {
+  KeepCallbackQueue();
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(this, rank));
     ports_.push_back(0);
