@@ -202,7 +202,8 @@ bool LosesARank(const RankRole& role, CudaDevice* device, int signal,
       raise(signal);
       return true;
     }
-    const Exchange exchange(device, group, 2, 100000);
+    // The 7th: every rank has something to say to, and hear from, the last.
+    const Exchange exchange(device, group, 7, 100000);
     const absl::Time start = absl::Now();
     const auto id = exchange.Start(group);
     absl::Status status = id.status();

@@ -164,9 +164,16 @@ at::Tensor RunMath(const at::Tensor& query, const at::Tensor& key,
   return out.transpose(0, 1).unsqueeze(0);
 }
 
-// [tokens, heads, D] dense, as AttentionResult wants it; `out` is [1, heads,
-// tokens, padded D] and has that layout already unless D was padded.
+// The memory of `out`, [1, heads, tokens, padded D], as [tokens, heads, D]
+// dense. It lies like that already unless D was padded; LibTorch's views would
+// cost the host microseconds to find that out.
 at::Tensor TokenMajor(const at::Tensor& out, int64_t head_dim) {
+  const int64_t heads = out.size(1);
+  const bool as_wanted =
+      out.size(3) == head_dim && out.stride(3) == 1 &&
+      (heads == 1 || out.stride(1) == head_dim) &&
+      (out.size(2) == 1 || out.stride(2) == heads * head_dim);
+  if (as_wanted) return out;
   return out[0].narrow(2, 0, head_dim).transpose(0, 1).contiguous();
 }
 
@@ -195,15 +202,18 @@ struct AttendBytes {
 AttendBytes BytesOf(AttentionKernelKind kernel, const AttentionShape& shape,
                     int64_t keys, const AttentionPiece& piece) {
   const int64_t queries = shape.image_queries_only ? shape.image_tokens : keys;
+  if (queries == 0) return {};
   const int64_t query_rows = queries * piece.query_heads.size;
   const int64_t key_rows = keys * piece.kv_heads.size;
   AttendBytes bytes;
   bytes.output = query_rows * shape.head_dim * ByteSize(shape.dtype);
   if (kernel == AttentionKernelKind::kMath) {
-    // Queries, keys, values and results of all heads, and logits, weights and
-    // their product, in float32.
-    bytes.transient = 4 * ((2 * query_rows + 2 * key_rows) * shape.head_dim +
-                           2 * std::max(kMathLogits, keys));
+    // Queries, keys, values and results of all heads, and logits and weights,
+    // in float32; a row of logits is the least that is held.
+    const int64_t logits =
+        std::clamp<int64_t>(kMathLogits / keys, 1, query_rows) * keys;
+    bytes.transient =
+        4 * ((2 * query_rows + 2 * key_rows) * shape.head_dim + 2 * logits);
   } else {
     // Log-sum-exps, and the copies with padded rows.
     bytes.transient = 4 * query_rows;
@@ -229,6 +239,10 @@ TorchCudaAttentionKernels::TorchCudaAttentionKernels(CudaDevice* device)
 
 TorchCudaAttentionKernels::~TorchCudaAttentionKernels() {
   device_->SetReclaim(nullptr);
+  // LibTorch keeps memory by stream, and nobody will use this one's again.
+  static_cast<void>(CatchTorch("giving memory back", [] {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  }));
 }
 
 absl::StatusOr<AttentionKernelKind> TorchCudaAttentionKernels::Choose(

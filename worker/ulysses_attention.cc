@@ -24,7 +24,10 @@ class StageClock {
  public:
   StageClock(Device* device, Stage first) : device_(device) { Enter(first); }
 
-  void Enter(Stage stage) { entries_.push_back({stage, device_->Mark()}); }
+  void Enter(Stage stage) {
+    if (!entries_.empty() && entries_.back().stage == stage) return;
+    entries_.push_back({stage, device_->Mark()});
+  }
 
   // REQUIRES: the device was synchronized after `end` was marked.
   std::array<double, kNumStages> Seconds(DeviceMark end) const {
@@ -94,7 +97,10 @@ class Execution {
 
   absl::Status ZeroPaddedText() {
     const AttentionShape& shape = call_.shape();
-    if (shape.text_query_tokens() == 0) return absl::OkStatus();
+    if (shape.text_query_tokens() == 0 ||
+        TotalValidText(shape) == shape.batch * shape.text_tokens) {
+      return absl::OkStatus();
+    }
     clock_->Enter(Stage::kOutputUnpack);
     const int64_t token_bytes = call_.TokenBytes(shape.num_heads);
     for (int64_t b = 0; b < shape.batch; ++b) {
@@ -183,11 +189,13 @@ class Execution {
                                          : Stage::kOutputAllToAll);
     absl::Status status = communicator_->WaitExchange(oldest.id);
     if (!status.ok()) return status;
+    // What arrived is where it is wanted: a mark would cost more than the
+    // stage.
+    if (oldest.way == Way::kIn && !call_.quantized()) return status;
     clock_->Enter(oldest.way == Way::kIn ? Stage::kUnpack
                                          : Stage::kOutputUnpack);
     switch (oldest.way) {
       case Way::kIn:
-        if (!call_.quantized()) return status;
         return device_->DequantizeHeads(params_,
                                         UnpackJobs(call_, oldest.lane));
       case Way::kBack:
