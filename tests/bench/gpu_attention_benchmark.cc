@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/gpu_host_costs.h"
 #include "tests/bench/gpu_measure.h"
 #include "tests/bench/loopback_communicator.h"
 #include "tests/bench/simulated_rank.h"
@@ -81,13 +82,11 @@ class Benchmark {
  public:
   Benchmark(CudaDevice* device, bool quick)
       : device_(*device), repeats_(quick ? 5 : 20), kernels_(device) {
-    auto loopback = LoopbackCommunicator::Make(device, kWorldSize);
-    if (!loopback.ok()) {
-      std::fprintf(stderr, "%s\n", loopback.status().ToString().c_str());
-      std::exit(1);
-    }
-    loopback_ = *std::move(loopback);
-    rank_ = std::make_unique<SimulatedRank>(device, &kernels_, loopback_.get());
+    nccl_ = MakeLoopback(LoopbackCommunicator::Transfer::kNccl);
+    order_only_ = MakeLoopback(LoopbackCommunicator::Transfer::kOrderOnly);
+    rank_ = std::make_unique<SimulatedRank>(device, &kernels_, nccl_.get());
+    silent_rank_ =
+        std::make_unique<SimulatedRank>(device, &kernels_, order_only_.get());
   }
 
   nlohmann::ordered_json Run() {
@@ -96,11 +95,20 @@ class Benchmark {
     HeadsOfALane();
     Layout();
     Launches();
+    HostCosts();
     FirstCalls();
     return results_;
   }
 
  private:
+  std::unique_ptr<LoopbackCommunicator> MakeLoopback(
+      LoopbackCommunicator::Transfer transfer) {
+    auto made = LoopbackCommunicator::Make(&device_, kWorldSize, transfer);
+    if (made.ok()) return *std::move(made);
+    std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
+    std::exit(1);
+  }
+
   void Record(const std::string& id, const std::string& what, double value,
               const char* unit, const std::string& target = "") {
     std::printf("%-4s %-52s %10.4g %-8s %s\n", id.c_str(), what.c_str(), value,
@@ -262,18 +270,32 @@ class Benchmark {
               HeadSchedule::kAuto}}) {
       const AttentionShape& shape = ModelShape(name);
       const AttentionOptions options = Options(precision, schedule);
-      const CallTimes times = rank_->Median(shape, options, 5, 3 * repeats_);
+      const CallTimes times =
+          silent_rank_->Median(shape, options, 5, 3 * repeats_);
+      const CallTimes with_nccl =
+          rank_->Median(shape, options, 5, 3 * repeats_);
       const std::string what =
           absl::StrCat(name, " ", std::string(Name(precision)), ", ",
                        rank_->Plan(shape, options).num_lanes, " lanes: ");
-      Record("G5", what + "host launch", 1e6 * times.launch_seconds, "us",
-             "<= 60");
+      Record("G5", what + "host launch, NCCL's calls left out",
+             1e6 * times.launch_seconds, "us", "<= 60");
+      Record("", what + "host launch, NCCL to itself",
+             1e6 * with_nccl.launch_seconds, "us");
       Record("G5", what + "allocations", static_cast<double>(times.allocations),
              "", "0");
       Record("G5", what + "synchronizations",
              static_cast<double>(times.synchronizations), "", "1");
-      Record("", what + "whole call", 1e6 * times.wall_seconds, "us");
+      Record("", what + "whole call", 1e6 * with_nccl.wall_seconds, "us");
     }
+  }
+
+  void HostCosts() {
+    MeasureHostCosts(
+        device_, kernels_, silent_rank_->Plan(ModelShape("FLUX"), Options()),
+        *order_only_, *nccl_, 3 * repeats_,
+        [this](const char* what, double seconds) {
+          Record("", absl::StrCat("host: ", what), 1e6 * seconds, "us");
+        });
   }
 
   void FirstCalls() {
@@ -308,8 +330,10 @@ class Benchmark {
   CudaDevice& device_;
   const int repeats_;
   TorchCudaAttentionKernels kernels_;
-  std::unique_ptr<LoopbackCommunicator> loopback_;
+  std::unique_ptr<LoopbackCommunicator> nccl_;
+  std::unique_ptr<LoopbackCommunicator> order_only_;
   std::unique_ptr<SimulatedRank> rank_;
+  std::unique_ptr<SimulatedRank> silent_rank_;
   double matmul_rate_ = 0;
   double copy_rate_ = 0;
   nlohmann::ordered_json results_ = nlohmann::ordered_json::array();

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ithaca::bench {
@@ -31,6 +33,17 @@ void Must(cudaError_t error, const char* what) {
 
 at::TensorOptions BFloat16OnGpu() {
   return at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA);
+}
+
+// Keeps the device busy for a few hundred microseconds.
+void KeepBusy(CudaDevice& device) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  static void* const memory = [] {
+    void* made = nullptr;
+    Must(cudaMalloc(&made, kBytes), "allocating memory");
+    return made;
+  }();
+  Must(cudaMemsetAsync(memory, 1, kBytes, device.stream()), "keeping busy");
 }
 
 }  // namespace
@@ -53,6 +66,7 @@ double MedianSeconds(CudaDevice& device, const std::function<void()>& work,
   std::vector<double> seconds;
   seconds.reserve(static_cast<size_t>(repeats));
   for (int i = 0; i < repeats; ++i) {
+    KeepBusy(device);
     Must(cudaEventRecord(begin, device.stream()), "recording an event");
     work();
     Must(cudaEventRecord(end, device.stream()), "recording an event");
@@ -63,6 +77,22 @@ double MedianSeconds(CudaDevice& device, const std::function<void()>& work,
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
+  return Median(std::move(seconds));
+}
+
+double MedianHostSeconds(CudaDevice& device, const std::function<void()>& work,
+                         int repeats) {
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(repeats));
+  for (int i = 0; i < repeats + 3; ++i) {
+    KeepBusy(device);
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> took =
+        std::chrono::steady_clock::now() - begin;
+    Must(cudaStreamSynchronize(device.stream()), "timed work");
+    if (i >= 3) seconds.push_back(took.count());
+  }
   return Median(std::move(seconds));
 }
 

@@ -17,7 +17,8 @@ namespace ithaca::bench {
 double Median(std::vector<double> values);
 
 // Median seconds of what `work` queues on the device's compute stream, by
-// events, `repeats` times after `warm_ups`.
+// events, `repeats` times after `warm_ups`. The device is kept busy before
+// each, so that it never waits for the host: times are the device's alone.
 double MedianSeconds(CudaDevice& device, const std::function<void()>& work,
                      int warm_ups, int repeats);
 
@@ -31,6 +32,11 @@ class RandomTensor {
   std::vector<std::shared_ptr<void>> owner_;
   void* data_ = nullptr;
 };
+
+// Median seconds that the host takes over `work`, while the device is busy with
+// what was given before, so that nothing in it can wait for the device.
+double MedianHostSeconds(CudaDevice& device, const std::function<void()>& work,
+                         int repeats);
 
 // bfloat16 8192 x 8192 x 8192, in FLOP/s.
 double MatmulRate(CudaDevice& device);

@@ -38,9 +38,10 @@ std::vector<Segment> OfPeer(absl::Span<const Segment> segments, int peer) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoopbackCommunicator>>
-LoopbackCommunicator::Make(CudaDevice* device, int world_size) {
+LoopbackCommunicator::Make(CudaDevice* device, int world_size,
+                           Transfer transfer) {
   auto loopback =
-      absl::WrapUnique(new LoopbackCommunicator(device, world_size));
+      absl::WrapUnique(new LoopbackCommunicator(device, world_size, transfer));
   if (auto status = device->MakeCurrent(); !status.ok()) return status;
   const int ordinal = device->ordinal();
   if (auto status = NcclStatus(ncclCommInitAll(&loopback->comm_, 1, &ordinal),
@@ -95,6 +96,19 @@ absl::StatusOr<ExchangeId> LoopbackCommunicator::StartExchange(
   const size_t slot = id % kEvents;
   cudaEventRecord(ready_[slot], device_->stream());
   cudaStreamWaitEvent(stream_, ready_[slot], 0);
+  if (transfer_ == Transfer::kNccl) {
+    if (auto status = Transmit(sends, recvs); !status.ok()) return status;
+  }
+  if (auto status = CudaStatus(cudaEventRecord(done_[slot], stream_),
+                               "recording an event");
+      !status.ok()) {
+    return status;
+  }
+  return id;
+}
+
+absl::Status LoopbackCommunicator::Transmit(
+    absl::Span<const SendSegment> sends, absl::Span<const RecvSegment> recvs) {
   ncclGroupStart();
   for (int peer = 1; peer < world_size_; ++peer) {
     const auto out = OfPeer(sends, peer);
@@ -107,15 +121,7 @@ absl::StatusOr<ExchangeId> LoopbackCommunicator::StartExchange(
       ncclRecv(in[k].data, bytes, ncclInt8, 0, comm_, stream_);
     }
   }
-  if (auto status = NcclStatus(ncclGroupEnd(), "exchanging"); !status.ok()) {
-    return status;
-  }
-  if (auto status = CudaStatus(cudaEventRecord(done_[slot], stream_),
-                               "recording an event");
-      !status.ok()) {
-    return status;
-  }
-  return id;
+  return NcclStatus(ncclGroupEnd(), "exchanging");
 }
 
 absl::Status LoopbackCommunicator::WaitExchange(ExchangeId id) {
