@@ -96,6 +96,11 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
       return status;
     }
     if (!message.Valid()) {
+      // Where the client went before its message came, there is none either.
+      const absl::Time deadline = DeadlineOf(*context_);
+      if (context_->IsCancelled() || absl::Now() >= deadline) {
+        return StatusOfCancelled(arrival_, deadline);
+      }
       return absl::InvalidArgumentError("the call came without a message");
     }
     if (const auto length = static_cast<int64_t>(message.Length());

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/version.h"
 #include "server/logging.h"
@@ -38,6 +41,30 @@ constexpr char kFooter[] =
     "--metrics-listen=0.0.0.0:9400 --group-size=8\n";
 
 constexpr double kLongestTimeoutSeconds = 86400;
+
+// Not CLI::Range, which NaN passes.
+std::function<std::string(const std::string&)> CheckSeconds(double least) {
+  return [least](const std::string& text) -> std::string {
+    double seconds = 0;
+    if (absl::SimpleAtod(text, &seconds) && seconds >= least &&
+        seconds <= kLongestTimeoutSeconds) {
+      return "";
+    }
+    return absl::StrCat("expected ", least, " to ", kLongestTimeoutSeconds,
+                        " seconds, got ", text);
+  };
+}
+
+// gRPC takes a port modulo 65536.
+std::string CheckPort(const std::string& address) {
+  int port = 0;
+  if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port) &&
+      port >= 0 && port <= 65535) {
+    return "";
+  }
+  return absl::StrCat("expected HOST:PORT with a port of 0 to 65535, got ",
+                      address);
+}
 
 // "--log-level" is "ITHACA_LOG_LEVEL" in the environment.
 std::string EnvironmentName(const std::string& flag) {
@@ -109,6 +136,7 @@ class Parser {
         "Where to take calls from clients and workers. Port 0 takes a free "
         "one.")
         ->type_name("HOST:PORT")
+        ->check(CheckPort)
         ->capture_default_str();
     Add("metrics-listen", &flags_.metrics_listen,
         "Where to answer HTTP GET /metrics (Prometheus), /livez and /readyz.")
@@ -180,20 +208,20 @@ class Parser {
   }
 
   void AddTimesAndLogs() {
-    const auto add_seconds = [this](const std::string& flag, double* value,
-                                    const std::string& help) {
+    const auto add_seconds = [this](const std::string& flag, double least,
+                                    double* value, const std::string& help) {
       Add(flag, value, help)
           ->type_name("SECONDS")
-          ->check(CLI::Range(0.0, kLongestTimeoutSeconds))
+          ->check(CheckSeconds(least))
           ->capture_default_str();
     };
-    add_seconds("collective-timeout-seconds", &collective_timeout_,
+    add_seconds("collective-timeout-seconds", 0.001, &collective_timeout_,
                 "What ranks wait for each other in one exchange. A group that "
                 "is late by more is lost and forms anew.");
-    add_seconds("formation-timeout-seconds", &formation_timeout_,
+    add_seconds("formation-timeout-seconds", 0.001, &formation_timeout_,
                 "What the workers of a new group have to connect to each "
                 "other.");
-    add_seconds("drain-timeout-seconds", &drain_timeout_,
+    add_seconds("drain-timeout-seconds", 0, &drain_timeout_,
                 "What running calls have to finish after SIGTERM.");
     Add("log-format", &log_format_, "Shape of the lines on stderr.")
         ->type_name("FORMAT")

@@ -108,8 +108,10 @@ TEST(CoordinatorFlagsTest, WrongFlagsAreOneLineThatNamesThem) {
   for (const char* flag :
        {"--no-such-flag=1", "--group-size=0", "--local-workers=-1",
         "--device=tpu", "--max-message-bytes=3GiB", "--max-request-bytes=many",
-        "--calls-in-flight=0", "--drain-timeout-seconds=-1", "--log-format=xml",
-        "--log-level=loud", "--config=/no/such/file"}) {
+        "--calls-in-flight=0", "--drain-timeout-seconds=-1",
+        "--collective-timeout-seconds=nan", "--formation-timeout-seconds=0",
+        "--listen=127.0.0.1:99999", "--log-format=xml", "--log-level=loud",
+        "--config=/no/such/file"}) {
     const CoordinatorExit exit = Exit({flag});
     EXPECT_EQ(exit.code, 2) << flag;
     EXPECT_EQ(exit.text.find('\n'), exit.text.size() - 1) << exit.text;

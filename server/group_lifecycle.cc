@@ -1,6 +1,7 @@
 #include "server/group_lifecycle.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <random>
 #include <utility>
@@ -218,7 +219,8 @@ GroupLifecycle::Seat* GroupLifecycle::FreeSeat() {
   }
   Seat seat;
   seat.name = absl::StrCat("g", number);
-  return &*seats_.insert(seats_.begin() + number, std::move(seat));
+  return &*seats_.insert(seats_.begin() + static_cast<ptrdiff_t>(number),
+                         std::move(seat));
 }
 
 void GroupLifecycle::FormGroups(absl::Time now) {

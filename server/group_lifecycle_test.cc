@@ -92,7 +92,7 @@ class GroupLifecycleTest : public ::testing::Test {
     join.set_address("box:" + std::to_string(1000 + std::stoi(name)));
     join.set_device("cpu");
     if (slot >= 0) join.set_local_slot(slot);
-    auto id = lifecycle_->Join(join, "", now_);
+    auto id = lifecycle_->Join(join, "127.0.0.1", now_);
     if (id.ok()) lifecycle_->Welcome(*id, now_);
     return id;
   }

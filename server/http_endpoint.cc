@@ -103,10 +103,12 @@ class CivetwebEndpoint : public HttpEndpoint {
 
   absl::Status Listen(const std::string& address,
                       const std::string& civetweb_address) {
-    // A few threads: a scraper that reads slowly must not hold up a probe.
+    // Enough threads, and little patience: connections that say nothing must
+    // not hold up a probe.
     const std::vector<std::string> options = {
-        "listening_ports",    civetweb_address, "num_threads", "4",
-        "request_timeout_ms", "10000"};
+        "listening_ports",    civetweb_address,
+        "num_threads",        "32",
+        "request_timeout_ms", "1000"};
     CivetCallbacks callbacks;
     callbacks.log_message = [](const mg_connection* connection,
                                const char* message) {

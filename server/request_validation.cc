@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -171,8 +172,9 @@ absl::StatusOr<AttentionOptions> ReadOptions(
   read.softmax_scale = options.has_softmax_scale()
                            ? options.softmax_scale()
                            : 1.0 / std::sqrt(static_cast<double>(head_dim));
-  if (!std::isfinite(read.softmax_scale)) {
-    return Invalid("options.softmax_scale", "a finite number",
+  // Logits are float32: a scale that is not would turn them all into NaN.
+  if (!(std::abs(read.softmax_scale) <= std::numeric_limits<float>::max())) {
+    return Invalid("options.softmax_scale", "a finite float32",
                    absl::StrCat(read.softmax_scale));
   }
   const auto unknown = [](absl::string_view field, int number) {

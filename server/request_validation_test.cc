@@ -361,7 +361,7 @@ TEST(RequestValidationTest, UnknownEnumNumbersAreRefused) {
 TEST(RequestValidationTest, TheScaleMustBeFinite) {
   for (const double scale :
        {std::numeric_limits<double>::infinity(),
-        -std::numeric_limits<double>::infinity(), std::nan("")}) {
+        -std::numeric_limits<double>::infinity(), std::nan(""), 1e39, -1e39}) {
     ExpectInvalid(
         [scale](ReceivedRequest* r) {
           r->message.mutable_options()->set_softmax_scale(scale);

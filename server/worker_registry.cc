@@ -10,7 +10,12 @@
 namespace ithaca::server {
 namespace {
 
+bool IsLoopback(std::string_view host) {
+  return host.substr(0, 4) == "127." || host == "::1" || host == "[::1]";
+}
+
 absl::Status CheckFields(const internal::v1::Join& join,
+                         std::string_view peer_host,
                          const std::string& address) {
   if (join.worker().empty()) {
     return absl::InvalidArgumentError("join.worker: expected a name, got none");
@@ -35,6 +40,12 @@ absl::Status CheckFields(const internal::v1::Join& join,
     return absl::InvalidArgumentError(absl::StrCat(
         "join.local_slot: expected 0 or more, got ", join.local_slot()));
   }
+  // A slot's silence ends the process in it: nobody else may speak for it.
+  if (join.has_local_slot() && !IsLoopback(peer_host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("join.local_slot: expected none from another host, got ",
+                     join.local_slot(), " from ", std::string(peer_host)));
+  }
   return absl::OkStatus();
 }
 
@@ -53,7 +64,8 @@ absl::StatusOr<Worker*> WorkerRegistry::Admit(const internal::v1::Join& join,
                      version_, "': both must be the same"));
   }
   const std::string address = ResolveAddress(join.address(), peer_host);
-  if (absl::Status fields = CheckFields(join, address); !fields.ok()) {
+  if (absl::Status fields = CheckFields(join, peer_host, address);
+      !fields.ok()) {
     return fields;
   }
   if (!join.device_uuid().empty()) {

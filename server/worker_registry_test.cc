@@ -34,10 +34,10 @@ TEST(WorkerRegistryTest, AnAdmittedWorkerIsAsItSaid) {
   internal::v1::Join join = MakeJoin("box/1");
   join.set_local_slot(3);
   join.add_kernels(ithaca::v1::ATTENTION_KERNEL_MATH);
-  auto worker = registry.Admit(join, "10.0.0.7", kNow);
+  auto worker = registry.Admit(join, "127.0.0.1", kNow);
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ((*worker)->member.worker, "box/1");
-  EXPECT_EQ((*worker)->member.address, "10.0.0.7:50052");
+  EXPECT_EQ((*worker)->member.address, "127.0.0.1:50052");
   EXPECT_EQ((*worker)->local_slot, 3);
   EXPECT_THAT((*worker)->member.kernels,
               ElementsAre(ithaca::v1::ATTENTION_KERNEL_MATH));
@@ -90,6 +90,14 @@ TEST(WorkerRegistryTest, MissingAndMalformedFieldsAreNamed) {
   join = MakeJoin("box/1");
   join.set_local_slot(-1);
   EXPECT_EQ(AdmitStatus(join).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WorkerRegistryTest, AnotherHostCannotSpeakForALocalSlot) {
+  internal::v1::Join join = MakeJoin("evil/1");
+  join.set_local_slot(0);
+  const absl::Status status = AdmitStatus(join);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("join.local_slot"));
 }
 
 TEST(WorkerRegistryTest, AProcessThatJoinsAnewHasAPredecessor) {

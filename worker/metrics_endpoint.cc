@@ -37,8 +37,8 @@ class CivetwebMetricsEndpoint : public MetricsEndpoint {
                           std::function<std::string()> metrics)
       : live_([] { return std::string("alive\n"); }),
         metrics_(std::move(metrics)),
-        server_({"listening_ports", listening_port, "num_threads", "2",
-                 "request_timeout_ms", "10000"}) {
+        server_({"listening_ports", listening_port, "num_threads", "8",
+                 "request_timeout_ms", "1000"}) {
     server_.addHandler("/livez$", live_);
     server_.addHandler("/metrics$", metrics_);
   }

@@ -1,6 +1,7 @@
 #include "client/cli/progress_bar.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ithaca::client {
 namespace {
@@ -18,7 +19,7 @@ void ProgressBar::Update(double fraction, const std::string& text) {
   if (!enabled_) return;
   drawn_ = true;
   const int full =
-      static_cast<int>(std::clamp(fraction, 0.0, 1.0) * kWidth + 0.5);
+      static_cast<int>(std::lround(std::clamp(fraction, 0.0, 1.0) * kWidth));
   out_ << kClearLine << '[' << std::string(full, '#')
        << std::string(kWidth - full, '.') << "] " << text << std::flush;
 }
