@@ -18,10 +18,12 @@ absl::Status CallSequencer::Submit(uint64_t number, Call call) {
     return absl::OutOfRangeError(absl::StrCat(
         "call_number: expected less than ", next_ + window_, ", got ", number));
   }
-  if (!waiting_.try_emplace(number, std::move(call)).second) {
+  const auto [place, is_new] = waiting_.try_emplace(number);
+  if (!is_new) {
     return absl::AlreadyExistsError(
         absl::StrCat("call_number: ", number, " is waiting already"));
   }
+  place->second = std::move(call);
   return absl::OkStatus();
 }
 
