@@ -55,6 +55,7 @@ std::string DescribeExit(int status) {
 // for the coordinator reaches the workers only through it.
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) {
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
@@ -290,7 +291,7 @@ class LocalWorkerSupervisor::Core {
       // Rounded up: a deadline is past when the wait for it ends.
       timeout_ms = static_cast<int>(std::clamp<int64_t>(
           absl::ToInt64Milliseconds(wait + absl::Microseconds(999)), 0,
-          60 * 1000));
+          int64_t{60} * 1000));
     }
     if (poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
     uint64_t wakes = 0;

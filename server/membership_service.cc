@@ -25,8 +25,9 @@ class StoreGetReactor : public grpc::ServerUnaryReactor {
     const RendezvousService::WaiterId waiter =
         store_->Get(request.rendezvous_id(), request.key(),
                     [this, response](absl::StatusOr<std::string> value) {
+                      const grpc::Status status = ToGrpc(value.status());
                       if (value.ok()) response->set_value(*std::move(value));
-                      Finish(ToGrpc(value.status()));
+                      Finish(status);
                     });
     bool cancelled = false;
     {
@@ -126,7 +127,7 @@ void MembershipStream::Close(absl::Status why) {
   if (!writing_) FinishLocked(*closing_);
 }
 
-void MembershipStream::Cancel(absl::Status why) {
+void MembershipStream::Cancel(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (finished_) return;
   context_->TryCancel();

@@ -57,7 +57,7 @@ class MembershipStream
   // Ends the stream once all that was sent is on its way.
   void Close(absl::Status why);
   // Ends it now, whatever the peer does.
-  void Cancel(absl::Status why);
+  void Cancel(const absl::Status& why);
 
  private:
   void OnReadDone(bool ok) override;

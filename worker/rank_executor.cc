@@ -100,7 +100,7 @@ absl::Status RankExecutor::Prepare(const RankCall& call,
   if (!buffer.ok()) return buffer.status();
   *result = *std::move(buffer);
 
-  const absl::Status room =
+  absl::Status room =
       tensors_.Reset(2 * (Arena::AlignedSize(sizes.image_query) +
                           Arena::AlignedSize(sizes.image_key) +
                           Arena::AlignedSize(sizes.text_query) +
