@@ -199,7 +199,7 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
   void Disconnect(WorkerId worker, absl::Status why) override {
     mutex_.AssertHeld();
     auto it = streams_.find(worker);
-    if (it != streams_.end()) it->second->Cancel(std::move(why));
+    if (it != streams_.end()) it->second->Cancel(why);
   }
 
   void KillLocalSlot(int slot) override {
