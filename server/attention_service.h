@@ -5,15 +5,16 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "ithaca/v1/attention.grpc.pb.h"
 #include "server/bearer_token.h"
 #include "server/byte_budget.h"
+#include "server/client_call.h"
 #include "server/group_manager.h"
 #include "server/group_scheduler.h"
 #include "server/in_flight_requests.h"
@@ -21,13 +22,13 @@
 
 namespace ithaca::server {
 
-// ithaca.v1.AttentionService: takes a call, hands it down its way (message,
-// validation, id, byte budget, scheduler), and turns its end into a response,
-// a line in the log and the metrics. Thread-safe; calls run on gRPC's threads.
+// ithaca.v1.AttentionService: takes a call, has it checked and admitted
+// (ClientCall), hands it to the scheduler, and turns its end into a response.
+// Thread-safe; calls run on gRPC's threads.
 class AttentionService
     : public ithaca::v1::AttentionService::WithRawCallbackMethod_Attention<
           ithaca::v1::AttentionService::WithCallbackMethod_StreamAttention<
-              ithaca::v1::AttentionService::WithCallbackMethod_GetServerInfo<
+              ithaca::v1::AttentionService::WithRawCallbackMethod_GetServerInfo<
                   ithaca::v1::AttentionService::Service>>> {
  public:
   struct Options {
@@ -51,10 +52,9 @@ class AttentionService
                           ithaca::v1::StreamAttentionResponse>*
   StreamAttention(grpc::CallbackServerContext* context) override;
 
-  grpc::ServerUnaryReactor* GetServerInfo(
-      grpc::CallbackServerContext* context,
-      const ithaca::v1::GetServerInfoRequest* request,
-      ithaca::v1::GetServerInfoResponse* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
 
   // Waits until no Attention call is open: not only ended, but its response
   // handed to the network. false: some were by then.
@@ -63,12 +63,15 @@ class AttentionService
  private:
   class AttentionReactor;
 
+  absl::Status DescribeServer(const grpc::CallbackServerContext& context,
+                              const grpc::ByteBuffer& request,
+                              grpc::ByteBuffer* response) const;
+
   const GroupManager* const manager_;
-  GroupScheduler* const scheduler_;
-  ByteBudget* const budget_;
-  Metrics* const metrics_;
-  const Options options_;
+  const std::string version_;
+  const std::string device_;
   InFlightRequests in_flight_;
+  CallServices services_;
 
   absl::Mutex mutex_;
   int64_t open_calls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,9 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "ithaca/v1/attention.grpc.pb.h"
+#include "server/client_call.h"
 #include "server/fake_group.h"
 #include "server/group_scheduler.h"
 #include "server/grpc_arguments.h"
@@ -248,7 +250,8 @@ TEST_F(AttentionServiceTest, AMessageOverTheLimitIsResourceExhausted) {
   length_with(bytes + 1);
   ExpectRefused(request, grpc::StatusCode::RESOURCE_EXHAUSTED,
                 std::to_string(kMaxMessageBytes + 1));
-  EXPECT_EQ(Requests("RESOURCE_EXHAUSTED"), 1);
+  EXPECT_THAT(Call(request).error_message(), HasSubstr("StreamAttention"));
+  EXPECT_EQ(Requests("RESOURCE_EXHAUSTED"), 2);
   // Far over it, gRPC stops reading.
   length_with(10 * kMaxMessageBytes);
   ExpectRefused(request, grpc::StatusCode::RESOURCE_EXHAUSTED, "");
@@ -501,6 +504,37 @@ TEST_F(AttentionServiceTest, ServerInfoTellsLimitsKernelsAndGroups) {
   EXPECT_EQ(info.groups(0).world_size(), 2u);
   EXPECT_EQ(info.groups(0).workers_size(), 2);
   EXPECT_EQ(info.groups(1).state(), "failed");
+}
+
+TEST_F(AttentionServiceTest, AnUnreadableServerInfoRequestIsCounted) {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  const std::string cut(1, '\x0a');  // a tag without its length
+  const grpc::Slice slice(cut);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  absl::Notification done;
+  stub.UnaryCall(&context, "/ithaca.v1.AttentionService/GetServerInfo",
+                 grpc::StubOptions(), &request, &response,
+                 [&done](const grpc::Status& status) {
+                   EXPECT_EQ(status.error_code(),
+                             grpc::StatusCode::INVALID_ARGUMENT);
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  EXPECT_EQ(Counted("ithaca_requests_total{code=\"INVALID_ARGUMENT\",method="
+                    "\"GetServerInfo\"}"),
+            1);
+}
+
+TEST_F(AttentionServiceTest, TrailingMetadataTellsThePlane) {
+  grpc::ClientContext context;
+  v1::AttentionResponse response;
+  ASSERT_TRUE(stub_->Attention(&context, Request("r", 1), &response).ok());
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto plane = metadata.find(kPlaneKey);
+  ASSERT_NE(plane, metadata.end());
+  EXPECT_EQ(plane->second, "unary");
 }
 
 class GuardedAttentionServiceTest : public AttentionServiceTest {

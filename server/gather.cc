@@ -47,6 +47,8 @@ absl::StatusOr<CallOutcome> Gather(const SequenceParallelPlan& plan,
       double& slowest = stages[stage];
       slowest = std::max(slowest, seconds);
     }
+    outcome.slowest_rank_seconds =
+        std::max(outcome.slowest_rank_seconds, execution.total_seconds());
     most_bytes = std::max(most_bytes, execution.communication_bytes());
     outcome.communication_bytes +=
         static_cast<int64_t>(execution.communication_bytes());

@@ -51,6 +51,8 @@ constexpr size_t Index(Enum value) {
 
 }  // namespace
 
+std::string_view Name(Plane plane) { return kPlaneNames[Index(plane)]; }
+
 std::string_view Name(Method method) {
   switch (method) {
     case Method::kAttention:

@@ -22,6 +22,8 @@ enum class Method : uint8_t { kAttention, kStreamAttention, kGetServerInfo };
 std::string_view Name(Method method);  // "Attention"
 
 enum class Plane : uint8_t { kUnary, kStream, kSharedMemory, kCudaMemory };
+std::string_view Name(Plane plane);  // "shared_memory"
+
 enum class Direction : uint8_t { kIn, kOut };
 
 // The stages of ExecutionReport.stage_seconds, in a call's order.

@@ -20,6 +20,7 @@ struct CallOutcome {
   TensorBytes output;  // query's shape and dtype, in the caller's token order
   ithaca::v1::ExecutionReport report;  // all but total_seconds
   int64_t communication_bytes = 0;     // of all ranks together
+  double slowest_rank_seconds = 0;  // the largest RankExecution.total_seconds
 };
 
 // A checked and admitted call, from the queue to its end. It ends exactly

@@ -108,8 +108,10 @@ absl::Status CheckSame(const TensorView& tensor, const TensorView& other,
   return absl::OkStatus();
 }
 
-// The tensor's size by its shape. An absent or referenced source is refused.
-absl::StatusOr<int64_t> CheckBytes(const TensorView& tensor) {
+// The tensor's size by its shape. A source that the transport does not have is
+// refused.
+absl::StatusOr<int64_t> CheckBytes(const TensorView& tensor,
+                                   TensorTransport transport) {
   int64_t bytes = ByteSize(tensor.dtype);
   for (const int64_t dim : tensor.dims) {
     if (__builtin_mul_overflow(bytes, dim, &bytes)) {
@@ -124,6 +126,12 @@ absl::StatusOr<int64_t> CheckBytes(const TensorView& tensor) {
         tensor.name,
         ".memory: this server has no memory plane enabled; send the tensor's "
         "data in the message"));
+  }
+  if (transport == TensorTransport::kInChunks) {
+    if (tensor.message->source_case() != v1::Tensor::kData) return bytes;
+    return Invalid(absl::StrCat(tensor.name, ".data"),
+                   "no data, for a stream's tensors come in chunks",
+                   absl::StrCat(tensor.received_bytes, " bytes"));
   }
   if (tensor.received_bytes != bytes) {
     return Invalid(absl::StrCat(tensor.name, ".data"),
@@ -203,15 +211,22 @@ absl::StatusOr<AttentionOptions> ReadOptions(
   return read;
 }
 
-absl::Status OverLimit(absl::string_view what, int64_t limit, int64_t actual) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(what, ": expected at most ", limit, " bytes, got ", actual));
+absl::Status OverLimit(absl::string_view what, int64_t limit, int64_t actual,
+                       absl::string_view advice = "") {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": expected at most ", limit, " bytes, got ", actual, advice));
+}
+
+absl::Status TooManyBytes() {
+  return Invalid("the request's tensors, output included",
+                 "less than 2^63 bytes in all", "more");
 }
 
 }  // namespace
 
 absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
-                                             const RequestLimits& limits) {
+                                             const RequestLimits& limits,
+                                             TensorTransport transport) {
   const v1::AttentionRequest& message = request.message;
   const auto id_bytes = static_cast<int64_t>(message.request_id().size());
   if (id_bytes > kMaxRequestIdBytes) {
@@ -251,18 +266,22 @@ absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
 
   int64_t output_bytes = 0;
   for (const TensorView* tensor : {&query, &key, &value}) {
-    const auto bytes = CheckBytes(*tensor);
+    const auto bytes = CheckBytes(*tensor, transport);
     if (!bytes.ok()) return bytes.status();
     if (tensor == &query) output_bytes = *bytes;
-    // Cannot overflow: these bytes have been received.
-    valid.input_bytes += *bytes;
+    if (__builtin_add_overflow(valid.input_bytes, *bytes, &valid.input_bytes)) {
+      return TooManyBytes();
+    }
   }
   if (message.has_output()) {
     return absl::UnimplementedError(
         "output: this server has no memory plane enabled; leave it unset to "
         "get the output in the response");
   }
-  valid.tensor_bytes = valid.input_bytes + output_bytes;
+  if (__builtin_add_overflow(valid.input_bytes, output_bytes,
+                             &valid.tensor_bytes)) {
+    return TooManyBytes();
+  }
 
   const auto& lengths = message.layout().valid_text_tokens();
   shape.valid_text_tokens.assign(lengths.begin(), lengths.end());
@@ -276,10 +295,11 @@ absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
     return OverLimit("the request's tensors, output included",
                      limits.max_request_bytes, valid.tensor_bytes);
   }
-  if (output_bytes > limits.max_message_bytes - kMaxResponseOverheadBytes) {
+  if (transport == TensorTransport::kInMessage &&
+      output_bytes > limits.max_message_bytes - kMaxResponseOverheadBytes) {
     return OverLimit("the response's output",
                      limits.max_message_bytes - kMaxResponseOverheadBytes,
-                     output_bytes);
+                     output_bytes, "; StreamAttention takes larger ones");
   }
   valid.output_shape.assign(message.query().shape().begin(),
                             message.query().shape().end());

@@ -17,7 +17,7 @@ namespace ithaca::server {
 struct RequestLimits {
   // All of one call's tensors, output included.
   int64_t max_request_bytes = int64_t{4} << 30;
-  // The longest response message; the output travels in one.
+  // The longest response message; with kInMessage the output travels in one.
   int64_t max_message_bytes = int64_t{1} << 30;
   // Kernels of the groups that are ready; nullopt if none is, and then the
   // wanted kernel is not judged: such a call ends at the queue.
@@ -25,6 +25,10 @@ struct RequestLimits {
 };
 
 inline constexpr int64_t kMaxRequestIdBytes = 256;
+
+// How tensors travel that are in no region: as `data` of their Tensor message,
+// or apart from it, in chunks, and then their `data` is unset.
+enum class TensorTransport : uint8_t { kInMessage, kInChunks };
 
 struct ValidRequest {
   AttentionShape shape;  // valid_text_tokens filled in
@@ -41,9 +45,10 @@ struct ValidRequest {
 //   kInvalidArgument    shape, dtype, byte count, layout, option or id
 //   kUnimplemented      a memory slice (the memory planes are not enabled); a
 //                       kernel that no ready group has
-//   kResourceExhausted  over a limit
-absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
-                                             const RequestLimits& limits);
+//   kResourceExhausted  over a limit; max_message_bytes is none with kInChunks
+absl::StatusOr<ValidRequest> ValidateRequest(
+    const ReceivedRequest& request, const RequestLimits& limits,
+    TensorTransport transport = TensorTransport::kInMessage);
 
 }  // namespace ithaca::server
 

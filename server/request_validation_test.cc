@@ -428,5 +428,60 @@ TEST(RequestValidationTest, OverALimitIsResourceExhausted) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
 }
 
+// GoodRequest as a stream begins: shapes without data.
+ReceivedRequest StreamRequest() {
+  ReceivedRequest request = GoodRequest();
+  for (v1::Tensor* tensor :
+       {request.message.mutable_query(), request.message.mutable_key(),
+        request.message.mutable_value()}) {
+    tensor->clear_source();
+  }
+  request.tensors = CallTensors();
+  return request;
+}
+
+TEST(RequestValidationTest, AStreamsTensorsComeWithoutData) {
+  const auto valid =
+      ValidateRequest(StreamRequest(), {}, TensorTransport::kInChunks);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->shape.image_tokens, 4);
+  EXPECT_EQ(valid->input_bytes, 384);
+  EXPECT_EQ(valid->tensor_bytes, 512);
+
+  const auto with_data =
+      ValidateRequest(GoodRequest(), {}, TensorTransport::kInChunks);
+  EXPECT_EQ(with_data.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(with_data.status().message()),
+              AllOf(HasSubstr("query.data"), HasSubstr("128 bytes")));
+}
+
+TEST(RequestValidationTest, AStreamsOutputIsNotBoundedByAMessage) {
+  RequestLimits limits;
+  limits.max_message_bytes = 4096 + 127;
+  EXPECT_EQ(ValidateRequest(GoodRequest(), limits).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(
+      ValidateRequest(StreamRequest(), limits, TensorTransport::kInChunks)
+          .ok());
+  limits.max_request_bytes = 511;
+  EXPECT_EQ(ValidateRequest(StreamRequest(), limits, TensorTransport::kInChunks)
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RequestValidationTest, SizesThatOnlyTogetherOverflowAreRefused) {
+  ReceivedRequest request = StreamRequest();
+  for (v1::Tensor* tensor :
+       {request.message.mutable_query(), request.message.mutable_key(),
+        request.message.mutable_value()}) {
+    SetShape(tensor, {1, int64_t{1} << 52, 4, 128});  // 2^62 bytes
+  }
+  const auto status =
+      ValidateRequest(request, {}, TensorTransport::kInChunks).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2^63"));
+}
+
 }  // namespace
 }  // namespace ithaca::server
