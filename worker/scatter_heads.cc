@@ -18,7 +18,9 @@ struct InputTensor {
   const void* text = nullptr;   // [B, T, num_heads, D], or none
   int64_t num_heads = 0;        // of all ranks
   Range Lane::*heads = nullptr;
-  char* gathered = nullptr;     // [B, gathered_tokens, own heads, D]
+  // [B, gathered_tokens, own heads, D]; the image's memory with inputs in
+  // place, where nothing writes to it.
+  char* gathered = nullptr;
   int64_t gathered_tokens = 0;  // a batch element
 };
 
@@ -27,17 +29,22 @@ std::array<InputTensor, 3> InputTensors(const UlyssesCall& call, int lane) {
   const LaneLayout& layout = call.layout.lanes[lane];
   const int64_t query_tokens = shape.image_tokens + MaxValidTextQueries(shape);
   const int64_t key_tokens = shape.image_tokens + MaxValidText(shape);
-  return {
-      InputTensor{call.inputs.image_query,
-                  shape.image_queries_only ? nullptr : call.inputs.text_query,
-                  shape.num_heads, &Lane::query_heads, call.At(layout.query),
-                  query_tokens},
-      InputTensor{call.inputs.image_key, call.inputs.text_key,
-                  shape.num_kv_heads, &Lane::new_kv_heads, call.At(layout.key),
-                  key_tokens},
-      InputTensor{call.inputs.image_value, call.inputs.text_value,
-                  shape.num_kv_heads, &Lane::new_kv_heads,
-                  call.At(layout.value), key_tokens}};
+  const auto gathered = [&call](const void* image, int64_t place) {
+    return call.layout.inputs_in_place
+               ? static_cast<char*>(const_cast<void*>(image))
+               : call.At(place);
+  };
+  const RankInputs& inputs = call.inputs;
+  return {InputTensor{inputs.image_query,
+                      shape.image_queries_only ? nullptr : inputs.text_query,
+                      shape.num_heads, &Lane::query_heads,
+                      gathered(inputs.image_query, layout.query), query_tokens},
+          InputTensor{inputs.image_key, inputs.text_key, shape.num_kv_heads,
+                      &Lane::new_kv_heads,
+                      gathered(inputs.image_key, layout.key), key_tokens},
+          InputTensor{inputs.image_value, inputs.text_value, shape.num_kv_heads,
+                      &Lane::new_kv_heads,
+                      gathered(inputs.image_value, layout.value), key_tokens}};
 }
 
 // Heads `heads` of a dense [B, tokens, num_heads, D].
@@ -84,11 +91,38 @@ void AddTextJobs(const UlyssesCall& call, const InputTensor& tensor,
 
 }  // namespace
 
+bool InputsLieJoined(const SequenceParallelPlan& plan,
+                     const RankInputs& inputs) {
+  const AttentionShape& shape = plan.shape;
+  if (plan.world_size != 1 || plan.num_lanes != 1 || shape.image_tokens == 0 ||
+      plan.options.precision != CommunicationPrecision::kNative) {
+    return false;
+  }
+  const bool with_text = TotalValidText(shape) > 0;
+  if (with_text && shape.batch > 1) return false;
+  constexpr uintptr_t kRowAlignment = 16;
+  const auto joined = [&](const void* image, const void* text,
+                          int64_t num_heads, bool text_follows) {
+    const int64_t token_bytes =
+        num_heads * shape.head_dim * ByteSize(shape.dtype);
+    return reinterpret_cast<uintptr_t>(image) % kRowAlignment == 0 &&
+           (!text_follows || text == static_cast<const char*>(image) +
+                                         shape.image_tokens * token_bytes);
+  };
+  return joined(inputs.image_query, inputs.text_query, shape.num_heads,
+                with_text && !shape.image_queries_only) &&
+         joined(inputs.image_key, inputs.text_key, shape.num_kv_heads,
+                with_text) &&
+         joined(inputs.image_value, inputs.text_value, shape.num_kv_heads,
+                with_text);
+}
+
 std::vector<kernels::CopyJob> PackCopyJobs(const UlyssesCall& call, int lane) {
   const AttentionShape& shape = call.shape();
   const int64_t own_tokens = call.share().image_tokens.size;
   const std::array<InputTensor, 3> tensors = InputTensors(call, lane);
   std::vector<kernels::CopyJob> jobs;
+  if (call.layout.inputs_in_place) return jobs;
   for (int d = 0; !call.quantized() && d < call.plan.world_size; ++d) {
     char* packed = call.At(call.layout.lanes[lane].send[d]);
     for (const InputTensor& tensor : tensors) {

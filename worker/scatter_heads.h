@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "core/sequence_parallel_plan.h"
 #include "kernels/layout.h"
 #include "worker/attention_kernel.h"
 #include "worker/ulysses_call.h"
@@ -22,6 +23,14 @@
 
 namespace ithaca {
 
+// Whether these inputs already are the tensors to attend, so that nothing needs
+// to be packed: a lone rank's, exchanged in their own dtype, with no valid text
+// or with text rows right behind the image rows of the one batch element.
+// Rows have to begin at 16-byte addresses, which attention kernels rely on.
+bool InputsLieJoined(const SequenceParallelPlan& plan,
+                     const RankInputs& inputs);
+
+// None with inputs in place.
 std::vector<kernels::CopyJob> PackCopyJobs(const UlyssesCall& call, int lane);
 // None for NATIVE.
 std::vector<kernels::QuantizeJob> PackQuantizeJobs(const UlyssesCall& call,

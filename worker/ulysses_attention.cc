@@ -277,7 +277,8 @@ absl::StatusOr<RankReport> UlyssesAttention::Run(
   }
   StageClock clock(device_, Stage::kScatter);
   const int rank = communicator_->rank();
-  const UlyssesLayout layout = MakeUlyssesLayout(plan, rank);
+  const UlyssesLayout layout =
+      MakeUlyssesLayout(plan, rank, InputsLieJoined(plan, inputs));
 
   absl::StatusOr<AttentionKernelKind> kernel =
       kernels_->Choose(plan.options.kernel, plan.shape);

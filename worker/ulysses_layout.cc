@@ -35,14 +35,16 @@ class Places {
 
 class LayoutMaker {
  public:
-  LayoutMaker(const SequenceParallelPlan& plan, int rank)
+  LayoutMaker(const SequenceParallelPlan& plan, int rank, bool inputs_in_place)
       : plan_(plan),
         shape_(plan.shape),
         rank_(rank),
+        inputs_in_place_(inputs_in_place),
         quantized_(plan.options.precision != CommunicationPrecision::kNative) {}
 
   UlyssesLayout Make() {
     UlyssesLayout layout;
+    layout.inputs_in_place = inputs_in_place_;
     for (int lane = 0; lane < plan_.num_lanes; ++lane) {
       layout.lanes.push_back(MakeLane(lane));
     }
@@ -75,9 +77,11 @@ class LayoutMaker {
     const int64_t keys =
         shape_.batch * (shape_.image_tokens + MaxValidText(shape_));
     LaneLayout lane;
-    lane.query = places_.Add(RowBytes(queries, own.query_heads.size));
-    lane.key = places_.Add(RowBytes(keys, own.new_kv_heads.size));
-    lane.value = places_.Add(RowBytes(keys, own.new_kv_heads.size));
+    if (!inputs_in_place_) {
+      lane.query = places_.Add(RowBytes(queries, own.query_heads.size));
+      lane.key = places_.Add(RowBytes(keys, own.new_kv_heads.size));
+      lane.value = places_.Add(RowBytes(keys, own.new_kv_heads.size));
+    }
     if (SplitIntoAttentionPieces(plan_, rank_, index).size() > 1) {
       lane.output = places_.Add(RowBytes(queries, own.query_heads.size));
     }
@@ -109,6 +113,7 @@ class LayoutMaker {
   const SequenceParallelPlan& plan_;
   const AttentionShape& shape_;
   const int rank_;
+  const bool inputs_in_place_;
   const bool quantized_;
   Places places_;
 };
@@ -130,8 +135,9 @@ QuantizedBlock MakeQuantizedBlock(const std::vector<int64_t>& rows,
   return block;
 }
 
-UlyssesLayout MakeUlyssesLayout(const SequenceParallelPlan& plan, int rank) {
-  return LayoutMaker(plan, rank).Make();
+UlyssesLayout MakeUlyssesLayout(const SequenceParallelPlan& plan, int rank,
+                                bool inputs_in_place) {
+  return LayoutMaker(plan, rank, inputs_in_place).Make();
 }
 
 QuantizedBlock QuantizedInputs(const SequenceParallelPlan& plan, int lane,

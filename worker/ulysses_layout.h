@@ -58,6 +58,9 @@ struct LaneLayout {
 
 struct UlyssesLayout {
   std::vector<LaneLayout> lanes;
+  // The caller's tensors are attended where they lie: no lane has query, key
+  // and value of its own.
+  bool inputs_in_place = false;
   // Valid text tokens of all batch elements, back to back; in a group of more
   // than one, with text queries.
   int64_t text_send = LaneLayout::kNone;  // [sum of V, H_r, D]
@@ -65,8 +68,10 @@ struct UlyssesLayout {
   int64_t bytes = 0;                      // of all
 };
 
-// REQUIRES: 0 <= rank < plan.world_size.
-UlyssesLayout MakeUlyssesLayout(const SequenceParallelPlan& plan, int rank);
+// REQUIRES: 0 <= rank < plan.world_size; inputs_in_place only where
+// InputsLieJoined (worker/scatter_heads.h).
+UlyssesLayout MakeUlyssesLayout(const SequenceParallelPlan& plan, int rank,
+                                bool inputs_in_place = false);
 
 // The blocks above, of what `from` sends to `to` in a lane.
 QuantizedBlock QuantizedInputs(const SequenceParallelPlan& plan, int lane,

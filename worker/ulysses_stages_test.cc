@@ -177,6 +177,80 @@ int WrongElements(const UlyssesCall& call, int lane,
   return wrong;
 }
 
+UlyssesCall LoneCall(const SequenceParallelPlan& plan,
+                     const UlyssesLayout& layout, const RankInputs& inputs) {
+  return {plan, layout, /*rank=*/0, /*memory=*/nullptr, inputs, {}};
+}
+
+TEST(UlyssesStagesTest, ALoneRanksJoinedInputsAreAttendedWhereTheyLie) {
+  AttentionShape shape;
+  shape.image_tokens = 5;
+  shape.text_tokens = 3;
+  shape.valid_text_tokens = {2};
+  shape.num_heads = shape.num_kv_heads = 2;
+  shape.head_dim = 4;
+  const SequenceParallelPlan plan = *MakeSequenceParallelPlan(shape, {}, 1);
+  constexpr int64_t kImage = 5 * 2 * 4;
+  alignas(16) float tensors[3][8 * 2 * 4];
+  const RankInputs inputs = {tensors[0],          tensors[1],
+                             tensors[2],          tensors[0] + kImage,
+                             tensors[1] + kImage, tensors[2] + kImage};
+  ASSERT_TRUE(InputsLieJoined(plan, inputs));
+  const UlyssesLayout layout = MakeUlyssesLayout(plan, 0, true);
+  EXPECT_EQ(layout.bytes, 0);
+  const UlyssesCall call = LoneCall(plan, layout, inputs);
+  EXPECT_TRUE(PackCopyJobs(call, 0).empty());
+  const AttentionArguments arguments =
+      MakeAttentionArguments(call, 0, SplitIntoAttentionPieces(plan, 0, 0)[0],
+                             0, AttentionKernelKind::kMath);
+  EXPECT_EQ(arguments.query.data, tensors[0]);
+  EXPECT_EQ(arguments.key.data, tensors[1]);
+  EXPECT_EQ(arguments.value.data, tensors[2]);
+  EXPECT_EQ(arguments.query.tokens, 7);
+  EXPECT_EQ(arguments.key.tokens, 7);
+}
+
+TEST(UlyssesStagesTest, InputsApartOrExchangedAreNotAttendedWhereTheyLie) {
+  AttentionShape shape;
+  shape.image_tokens = 5;
+  shape.text_tokens = 3;
+  shape.valid_text_tokens = {3};
+  shape.num_heads = shape.num_kv_heads = 2;
+  shape.head_dim = 4;
+  constexpr int64_t kImage = 5 * 2 * 4;
+  alignas(16) float tensors[3][9 * 2 * 4];
+  const RankInputs joined = {tensors[0],          tensors[1],
+                             tensors[2],          tensors[0] + kImage,
+                             tensors[1] + kImage, tensors[2] + kImage};
+  AttentionOptions options;
+  EXPECT_TRUE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), joined));
+  EXPECT_FALSE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 2), joined));
+
+  RankInputs apart = joined;
+  apart.text_value = tensors[2] + kImage + 4;
+  EXPECT_FALSE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), apart));
+  RankInputs unaligned = joined;
+  unaligned.image_query = tensors[0] + 1;
+  unaligned.text_query = tensors[0] + 1 + kImage;
+  EXPECT_FALSE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), unaligned));
+
+  options.precision = CommunicationPrecision::kInt8;
+  EXPECT_FALSE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), joined));
+  options.precision = CommunicationPrecision::kNative;
+  shape.batch = 2;
+  shape.valid_text_tokens = {3, 3};
+  EXPECT_FALSE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), joined));
+  shape.valid_text_tokens = {0, 0};
+  EXPECT_TRUE(
+      InputsLieJoined(*MakeSequenceParallelPlan(shape, options, 1), joined));
+}
+
 TEST(UlyssesStagesTest, ScatterHeadsGathersTheSequence) {
   struct Case {
     CommunicationPrecision precision;

@@ -113,12 +113,13 @@ void UlyssesTestGroup::Replace(int rank,
 
 absl::StatusOr<RankReport> UlyssesTestGroup::RunRank(
     Rank& rank, const SequenceParallelPlan& plan, RankTensors& tensors) {
-  std::string* const inputs[] = {&tensors.image_query, &tensors.image_key,
-                                 &tensors.image_value, &tensors.text_query,
-                                 &tensors.text_key,    &tensors.text_value};
+  // Text lies right behind its image rows, as in a caller's memory.
+  const std::string inputs[] = {tensors.image_query + tensors.text_query,
+                                tensors.image_key + tensors.text_key,
+                                tensors.image_value + tensors.text_value};
   std::string* const outputs[] = {&tensors.image_output, &tensors.text_output};
   int64_t bytes = 0;
-  for (const std::string* host : inputs) bytes += RoomFor(*host);
+  for (const std::string& host : inputs) bytes += RoomFor(host);
   for (const std::string* host : outputs) bytes += RoomFor(*host);
   if (auto status = rank.tensors.Reset(bytes); !status.ok()) return status;
   std::vector<void*> memory;
@@ -128,16 +129,20 @@ absl::StatusOr<RankReport> UlyssesTestGroup::RunRank(
     status.Update(rank.tensors_device->CopyFromHost(
         memory.back(), host.data(), static_cast<int64_t>(host.size())));
   };
-  for (const std::string* host : inputs) put(*host);
+  for (const std::string& host : inputs) put(host);
   for (const std::string* host : outputs) put(*host);
   status.Update(rank.tensors_device->Synchronize());
   if (!status.ok()) return status;
   UlyssesAttention attention(rank.device.get(), rank.communicator.get(),
                              rank.kernels.get(), &rank.arena);
+  const auto text = [&](size_t input, const std::string& image) -> const void* {
+    return static_cast<const char*>(memory[input]) + image.size();
+  };
   absl::StatusOr<RankReport> report = attention.Run(
       plan, call_number_,
-      {memory[0], memory[1], memory[2], memory[3], memory[4], memory[5]},
-      {memory[6], memory[7]});
+      {memory[0], memory[1], memory[2], text(0, tensors.image_query),
+       text(1, tensors.image_key), text(2, tensors.image_value)},
+      {memory[3], memory[4]});
   if (!report.ok()) return report;
   for (size_t i = 0; i < std::size(outputs); ++i) {
     status.Update(rank.tensors_device->CopyToHost(
