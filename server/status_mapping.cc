@@ -9,6 +9,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/utf8.h"
 
@@ -28,6 +29,10 @@ absl::Status WithRetryHint(absl::Status status, absl::Duration delay) {
   status.SetPayload(kRetryHintPayload,
                     absl::Cord(absl::StrCat(absl::ToInt64Milliseconds(delay))));
   return status;
+}
+
+absl::Status UnavailableForNow(absl::string_view why) {
+  return WithRetryHint(absl::UnavailableError(why), absl::Seconds(1));
 }
 
 std::optional<absl::Duration> RetryHint(const absl::Status& status) {

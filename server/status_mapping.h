@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 // The one place where absl::Status and grpc::Status meet. Pure functions.
@@ -20,6 +21,10 @@ inline constexpr char kRetryAfterKey[] = "ithaca-retry-after-ms";
 
 // `status` with a hint that the same call may succeed after `delay`.
 absl::Status WithRetryHint(absl::Status status, absl::Duration delay);
+
+// kUnavailable, with the hint that about as long as a group needs to form anew
+// will help.
+absl::Status UnavailableForNow(absl::string_view why);
 
 // The hint of a status, if it has one.
 std::optional<absl::Duration> RetryHint(const absl::Status& status);
