@@ -206,4 +206,19 @@ grpc::ByteBuffer MakeAttentionResponse(
   return ToByteBuffer(pieces);
 }
 
+grpc::ByteBuffer MakeAttentionResponse(
+    const std::string& request_id, ithaca::v1::DataType dtype,
+    const std::vector<int64_t>& output_shape,
+    const ithaca::v1::MemorySlice& output,
+    const ithaca::v1::ExecutionReport& report) {
+  AttentionResponse response;
+  response.set_request_id(request_id);
+  Tensor* const tensor = response.mutable_output();
+  tensor->set_dtype(dtype);
+  tensor->mutable_shape()->Assign(output_shape.begin(), output_shape.end());
+  *tensor->mutable_memory() = output;
+  *response.mutable_report() = report;
+  return ToByteBuffer({grpc::Slice(response.SerializeAsString())});
+}
+
 }  // namespace ithaca::server

@@ -41,6 +41,13 @@ grpc::ByteBuffer MakeAttentionResponse(
     const std::vector<int64_t>& output_shape, const TensorBytes& output,
     const ithaca::v1::ExecutionReport& report);
 
+// The same with the output in a region.
+grpc::ByteBuffer MakeAttentionResponse(
+    const std::string& request_id, ithaca::v1::DataType dtype,
+    const std::vector<int64_t>& output_shape,
+    const ithaca::v1::MemorySlice& output,
+    const ithaca::v1::ExecutionReport& report);
+
 }  // namespace ithaca::server
 
 #endif  // ITHACA_SERVER_ATTENTION_MESSAGE_H_

@@ -101,13 +101,22 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
   void End(absl::StatusOr<CallOutcome> outcome) {
     if (outcome.ok()) {
       client_call_.RecordAnswer(&*outcome);
-      client_call_.RecordOutput(outcome->output.size());
-      grpc::ByteBuffer response = MakeAttentionResponse(
-          client_call_.request_id(), ToProto(client_call_.dtype()),
-          client_call_.output_shape(), outcome->output, outcome->report);
+      grpc::ByteBuffer response = Response(*outcome);
       response_->Swap(&response);
     }
     Finish(client_call_.End(outcome.status()));
+  }
+
+  grpc::ByteBuffer Response(const CallOutcome& outcome) {
+    if (const auto& slice = client_call_.output_slice()) {
+      return MakeAttentionResponse(
+          client_call_.request_id(), ToProto(client_call_.dtype()),
+          client_call_.output_shape(), *slice, outcome.report);
+    }
+    client_call_.RecordOutput(outcome.output.size());
+    return MakeAttentionResponse(
+        client_call_.request_id(), ToProto(client_call_.dtype()),
+        client_call_.output_shape(), outcome.output, outcome.report);
   }
 
   AttentionService* const service_;
@@ -124,13 +133,16 @@ AttentionService::AttentionService(const GroupManager* manager,
     : manager_(manager),
       version_(std::move(options.version)),
       device_(std::move(options.device)),
+      shared_memory_(options.shared_memory),
+      cuda_memory_(options.cuda_memory),
       services_{scheduler,
                 budget,
                 metrics,
                 &in_flight_,
                 std::move(options.token),
                 options.max_message_bytes,
-                options.max_request_bytes} {}
+                options.max_request_bytes,
+                options.regions} {}
 
 grpc::ServerUnaryReactor* AttentionService::Attention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -208,6 +220,8 @@ absl::Status AttentionService::DescribeServer(
       static_cast<uint64_t>(services_.max_message_bytes));
   info.set_max_request_bytes(
       static_cast<uint64_t>(services_.max_request_bytes));
+  info.set_shared_memory(shared_memory_);
+  info.set_cuda_memory(cuda_memory_);
   for (const auto precision :
        {CommunicationPrecision::kNative, CommunicationPrecision::kFp8E4m3,
         CommunicationPrecision::kInt8}) {

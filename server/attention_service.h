@@ -19,6 +19,7 @@
 #include "server/group_scheduler.h"
 #include "server/in_flight_requests.h"
 #include "server/metrics.h"
+#include "server/region_table.h"
 
 namespace ithaca::server {
 
@@ -37,6 +38,10 @@ class AttentionService
     int64_t max_message_bytes = int64_t{1} << 30;
     int64_t max_request_bytes = int64_t{4} << 30;
     BearerToken token;  // asked of every call; health and reflection are free
+    // Memory planes that are enabled; nullptr: none.
+    RegionTable* regions = nullptr;
+    bool shared_memory = false;
+    bool cuda_memory = false;
   };
 
   // All outlive this.
@@ -70,6 +75,8 @@ class AttentionService
   const GroupManager* const manager_;
   const std::string version_;
   const std::string device_;
+  const bool shared_memory_;
+  const bool cuda_memory_;
   InFlightRequests in_flight_;
   CallServices services_;
 

@@ -18,6 +18,7 @@
 #include "server/attention_message.h"
 #include "server/logging.h"
 #include "server/protocol_enums.h"
+#include "server/region_access.h"
 #include "server/status_mapping.h"
 
 namespace ithaca::server {
@@ -39,8 +40,9 @@ ClientCall::ClientCall(CallServices* services, TensorTransport transport,
       transport_(transport),
       context_(context),
       arrival_(absl::Now()),
-      plane_(transport == TensorTransport::kInMessage ? Plane::kUnary
-                                                      : Plane::kStream),
+      inline_plane_(transport == TensorTransport::kInMessage ? Plane::kUnary
+                                                             : Plane::kStream),
+      plane_(inline_plane_),
       record_(services->metrics, transport == TensorTransport::kInMessage
                                      ? Method::kAttention
                                      : Method::kStreamAttention) {}
@@ -60,26 +62,55 @@ absl::StatusOr<std::shared_ptr<PendingCall>> ClientCall::Admit(
   limits.max_request_bytes = services_->max_request_bytes;
   limits.max_message_bytes = services_->max_message_bytes;
   limits.kernels = services_->scheduler->Kernels();
+  if (services_->regions != nullptr) {
+    limits.regions = [table = services_->regions,
+                      access = AccessOf(*context_)](const std::string& name) {
+      return table->Pin(name, access);
+    };
+  }
   auto valid = ValidateRequest(request, limits, transport_);
   if (!valid.ok()) return valid.status();
   auto registration = services_->in_flight->Register(request_id_);
   if (!registration.ok()) return registration.status();
   registration_ = *std::move(registration);
   request_id_ = registration_.id();
-  auto reservation = services_->budget->Reserve(valid->tensor_bytes);
+  auto reservation = services_->budget->Reserve(valid->inline_bytes);
   if (!reservation.ok()) return reservation.status();
 
   output_shape_ = std::move(valid->output_shape);
-  input_bytes_ = valid->input_bytes;
+  input_bytes_[static_cast<size_t>(inline_plane_)] = valid->input_bytes;
+  TakeRegions(valid->regions);
   auto call = std::make_shared<PendingCall>(std::move(on_end));
   call->request_id = request_id_;
   call->shape = std::move(valid->shape);
   call->options = valid->options;
   call->tensors = std::move(request.tensors);
+  call->regions = std::move(valid->regions);
   call->reservation = *std::move(reservation);
   call->deadline = DeadlineOf(*context_);
   dtype_ = call->shape.dtype;
   return call;
+}
+
+void ClientCall::TakeRegions(const CallRegions& regions) {
+  const auto plane_of = [](const RegionPart& part) {
+    return part.region->kind() == MemoryKind::kShared ? Plane::kSharedMemory
+                                                      : Plane::kCudaMemory;
+  };
+  for (const RegionPart* part :
+       {&regions.query, &regions.key, &regions.value}) {
+    if (part->region == nullptr) continue;
+    plane_ = plane_of(*part);
+    const auto bytes = static_cast<int64_t>(part->byte_size);
+    input_bytes_[static_cast<size_t>(inline_plane_)] -= bytes;
+    input_bytes_[static_cast<size_t>(plane_)] += bytes;
+  }
+  if (regions.output.region == nullptr) return;
+  plane_ = plane_of(regions.output);
+  output_slice_.emplace();
+  output_slice_->set_region(regions.output.region->name);
+  output_slice_->set_offset(regions.output.offset);
+  output_slice_->set_byte_size(regions.output.byte_size);
 }
 
 absl::Status ClientCall::Cancelled() const {
@@ -102,7 +133,14 @@ void ClientCall::RecordAnswer(CallOutcome* outcome) {
   for (const auto& [stage, seconds] : report.stage_seconds()) {
     metrics.ObserveStage(stage, seconds);
   }
-  metrics.CountTensorBytes(plane_, Direction::kIn, input_bytes_);
+  for (size_t plane = 0; plane < kNumPlanes; ++plane) {
+    metrics.CountTensorBytes(static_cast<Plane>(plane), Direction::kIn,
+                             input_bytes_[plane]);
+  }
+  if (output_slice_.has_value()) {
+    metrics.CountTensorBytes(plane_, Direction::kOut,
+                             static_cast<int64_t>(output_slice_->byte_size()));
+  }
   metrics.CountCommunicationBytes(
       FromProto(report.communication_precision())
           .value_or(CommunicationPrecision::kNative),
@@ -114,7 +152,7 @@ void ClientCall::RecordAnswer(CallOutcome* outcome) {
 }
 
 void ClientCall::RecordOutput(int64_t bytes) {
-  services_->metrics->CountTensorBytes(plane_, Direction::kOut, bytes);
+  services_->metrics->CountTensorBytes(inline_plane_, Direction::kOut, bytes);
 }
 
 grpc::Status ClientCall::End(const absl::Status& status) {

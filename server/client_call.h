@@ -4,20 +4,25 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ithaca/v1/attention.pb.h"
 #include "server/bearer_token.h"
 #include "server/byte_budget.h"
 #include "server/group_scheduler.h"
 #include "server/in_flight_requests.h"
+#include "server/memory_region.h"
 #include "server/metrics.h"
 #include "server/pending_call.h"
+#include "server/region_table.h"
 #include "server/request_validation.h"
 #include "server/tensor_bytes.h"
 
@@ -32,6 +37,7 @@ struct CallServices {
   BearerToken token;
   int64_t max_message_bytes = 0;
   int64_t max_request_bytes = 0;
+  RegionTable* regions = nullptr;  // nullptr: no memory plane is enabled
 };
 
 // The trailing metadata key that tells how a call's tensors travelled:
@@ -62,10 +68,11 @@ class ClientCall {
   // What a client that stopped waiting is recorded as.
   absl::Status Cancelled() const;
 
-  // The ranks have answered: counts what they did and the inputs that came,
-  // and completes the report. REQUIRES: Admit was OK.
+  // The ranks have answered: counts what they did, the inputs that came and an
+  // output that is in a region, and completes the report. REQUIRES: Admit was
+  // OK.
   void RecordAnswer(CallOutcome* outcome);
-  // Bytes of the output that the client is given.
+  // Bytes of the output that the client is given through the call.
   void RecordOutput(int64_t bytes);
 
   // Log line, metrics, trailing metadata; the id may be used again. All of it
@@ -77,20 +84,27 @@ class ClientCall {
   const std::string& request_id() const { return request_id_; }
   DataType dtype() const { return dtype_; }
   const std::vector<int64_t>& output_shape() const { return output_shape_; }
+  // Where the output goes; nullopt: back through the call.
+  const std::optional<ithaca::v1::MemorySlice>& output_slice() const {
+    return output_slice_;
+  }
 
  private:
+  void TakeRegions(const CallRegions& regions);
   void LogEnd(const grpc::Status& status) const;
 
   CallServices* const services_;
   const TensorTransport transport_;
   grpc::CallbackServerContext* const context_;
   const absl::Time arrival_;
-  const Plane plane_;
+  const Plane inline_plane_;
+  Plane plane_;  // that of regions, if the call has any
   CallRecord record_;
   std::string request_id_;
   InFlightRequests::Registration registration_;
   std::vector<int64_t> output_shape_;
-  int64_t input_bytes_ = 0;
+  std::optional<ithaca::v1::MemorySlice> output_slice_;
+  std::array<int64_t, kNumPlanes> input_bytes_ = {};
   DataType dtype_ = DataType::kFloat32;
   // What neither the slowest rank nor the queue had; negative: no answer.
   double coordinator_seconds_ = -1;

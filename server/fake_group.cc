@@ -18,6 +18,7 @@
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "server/callback_queue.h"
+#include "server/fake_region.h"
 
 namespace ithaca::server {
 
@@ -65,6 +66,39 @@ void Give(Rows* rows, int64_t batch, int64_t first, int64_t count,
   }
 }
 
+// Takes the rows of a whole tensor of the caller's, from a region.
+void TakeRegion(Rows* rows, const AttentionCall& call, int64_t text,
+                const ithaca::internal::v1::RegionSlice& slice) {
+  const std::string whole = ReadSlice(slice);
+  if (whole.empty()) return;
+  const bool text_first = call.order() == ithaca::v1::TOKEN_ORDER_TEXT_FIRST;
+  const auto row = static_cast<size_t>(rows->heads * rows->dim) * sizeof(float);
+  const char* bytes = whole.data();
+  for (int64_t b = 0; b < call.batch(); ++b) {
+    for (int64_t t = 0; t < rows->tokens; ++t, bytes += row) {
+      const int64_t image = rows->tokens - text;
+      const int64_t token = text_first ? (t < text ? image + t : t - text) : t;
+      std::memcpy(rows->At(b, token, 0), bytes, row);
+    }
+  }
+}
+
+void GiveRegion(Rows* rows, const AttentionCall& call, int64_t text) {
+  std::string whole;
+  const int64_t image = rows->tokens - text;
+  for (int64_t b = 0; b < call.batch(); ++b) {
+    for (int64_t t = 0; t < rows->tokens; ++t) {
+      const bool text_first =
+          call.order() == ithaca::v1::TOKEN_ORDER_TEXT_FIRST;
+      const int64_t token = text_first ? (t < text ? image + t : t - text) : t;
+      whole.append(
+          reinterpret_cast<const char*>(rows->At(b, token, 0)),
+          static_cast<size_t>(rows->heads * rows->dim) * sizeof(float));
+    }
+  }
+  WriteSlice(call.output_region(), whole);
+}
+
 void AttendRow(const AttentionCall& call, int64_t b, int64_t head,
                const float* query, Rows* key, Rows* value, float* out) {
   const int64_t kv_head = head * call.num_kv_heads() / call.num_heads();
@@ -108,12 +142,31 @@ class FakeGroup::Rank
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* AttachRegion(
+      grpc::CallbackServerContext* context,
+      const ithaca::internal::v1::AttachRegionRequest* request,
+      ithaca::internal::v1::AttachRegionResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    group_->OnRegion(rank_, request, 0, reactor);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* DetachRegion(
+      grpc::CallbackServerContext* context,
+      const ithaca::internal::v1::DetachRegionRequest* request,
+      ithaca::internal::v1::DetachRegionResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    group_->OnRegion(rank_, nullptr, request->region_id(), reactor);
+    return reactor;
+  }
+
  private:
   FakeGroup* const group_;
   const int rank_;
 };
 
-FakeGroup::FakeGroup(int world_size) : world_size_(world_size) {
+FakeGroup::FakeGroup(int world_size)
+    : world_size_(world_size), attached_(static_cast<size_t>(world_size)) {
   KeepCallbackQueue();
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(this, rank));
@@ -138,6 +191,9 @@ FakeGroup::~FakeGroup() {
       }
     }
     calls_.clear();
+    unanswered.insert(unanswered.end(), held_regions_.begin(),
+                      held_regions_.end());
+    held_regions_.clear();
   }
   for (auto* reactor : unanswered) {
     reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
@@ -202,6 +258,58 @@ void FakeGroup::AnswerWrongly() {
   wrong_ = true;
 }
 
+void FakeGroup::FailNextAttach(int rank, grpc::Status status) {
+  const absl::MutexLock lock(&mutex_);
+  attach_failures_[rank] = std::move(status);
+}
+
+void FakeGroup::HoldRegions() {
+  const absl::MutexLock lock(&mutex_);
+  regions_held_ = true;
+}
+
+void FakeGroup::ReleaseRegions() {
+  const absl::MutexLock lock(&mutex_);
+  regions_held_ = false;
+  for (auto* reactor : held_regions_) reactor->Finish(grpc::Status::OK);
+  held_regions_.clear();
+}
+
+void FakeGroup::AwaitHeldRegions(size_t calls) {
+  const absl::MutexLock lock(&mutex_);
+  const auto held = [this, calls]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return held_regions_.size() >= calls;
+  };
+  mutex_.Await(absl::Condition(&held));
+}
+
+std::set<uint64_t> FakeGroup::attached(int rank) const {
+  const absl::MutexLock lock(&mutex_);
+  return attached_[static_cast<size_t>(rank)];
+}
+
+void FakeGroup::OnRegion(
+    int rank, const ithaca::internal::v1::AttachRegionRequest* attach,
+    uint64_t detached_id, grpc::ServerUnaryReactor* reactor) {
+  const absl::MutexLock lock(&mutex_);
+  auto& attached = attached_[static_cast<size_t>(rank)];
+  if (attach == nullptr) {
+    attached.erase(detached_id);
+  } else if (const auto failure = attach_failures_.find(rank);
+             failure != attach_failures_.end()) {
+    reactor->Finish(failure->second);
+    attach_failures_.erase(failure);
+    return;
+  } else {
+    attached.insert(attach->region().id());
+  }
+  if (regions_held_ && !closing_) {
+    held_regions_.push_back(reactor);
+  } else {
+    reactor->Finish(grpc::Status::OK);
+  }
+}
+
 std::vector<uint64_t> FakeGroup::call_numbers() const {
   const absl::MutexLock lock(&mutex_);
   std::vector<uint64_t> numbers;
@@ -240,6 +348,11 @@ void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
   call.requests[index] = request;
   call.responses[index] = response;
   call.reactors[index] = reactor;
+  for (const auto* slice :
+       {&request.call().query_region(), &request.call().key_region(),
+        &request.call().value_region(), &request.call().output_region()}) {
+    if (slice->has_region()) attached_[index].insert(slice->region().id());
+  }
   if (++call.ranks < world_size_) return;
   ids_[request.call().call_number()] = request.call().request_id();
   AnswerReady();
@@ -274,12 +387,22 @@ void FakeGroup::Answer(Arrived* arrived) {
     const Range share = EvenShare(image, world_size_, rank);
     const char* bytes =
         arrived->requests[static_cast<size_t>(rank)].tensors().data();
-    Take(&query, batch, share.begin, share.size, &bytes);
-    Take(&key, batch, share.begin, share.size, &bytes);
-    Take(&value, batch, share.begin, share.size, &bytes);
-    Take(&query, batch, image, text_queries, &bytes);
-    Take(&key, batch, image, text, &bytes);
-    Take(&value, batch, image, text, &bytes);
+    // Those in regions are not in the message.
+    const bool has[] = {!call.has_query_region(), !call.has_key_region(),
+                        !call.has_value_region()};
+    if (has[0]) Take(&query, batch, share.begin, share.size, &bytes);
+    if (has[1]) Take(&key, batch, share.begin, share.size, &bytes);
+    if (has[2]) Take(&value, batch, share.begin, share.size, &bytes);
+    if (has[0]) Take(&query, batch, image, text_queries, &bytes);
+    if (has[1]) Take(&key, batch, image, text, &bytes);
+    if (has[2]) Take(&value, batch, image, text, &bytes);
+  }
+  if (call.has_query_region()) {
+    TakeRegion(&query, call, text_queries, call.query_region());
+  }
+  if (call.has_key_region()) TakeRegion(&key, call, text, call.key_region());
+  if (call.has_value_region()) {
+    TakeRegion(&value, call, text, call.value_region());
   }
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t kept = image + call.valid_text_tokens(static_cast<int>(b));
@@ -292,13 +415,16 @@ void FakeGroup::Answer(Arrived* arrived) {
   if (wrong_) {
     for (float& element : out.values) element += 1;
   }
+  if (call.has_output_region()) GiveRegion(&out, call, text_queries);
   for (int rank = 0; rank < world_size_; ++rank) {
     const auto index = static_cast<size_t>(rank);
     const Range share = EvenShare(image, world_size_, rank);
     std::string* output = arrived->responses[index]->mutable_output();
-    Give(&out, batch, share.begin, share.size, output);
-    if (arrived->requests[index].call().return_text_output()) {
-      Give(&out, batch, image, text_queries, output);
+    if (!call.has_output_region()) {
+      Give(&out, batch, share.begin, share.size, output);
+      if (arrived->requests[index].call().return_text_output()) {
+        Give(&out, batch, image, text_queries, output);
+      }
     }
     auto* execution = arrived->responses[index]->mutable_execution();
     execution->set_kernel(ithaca::v1::ATTENTION_KERNEL_MATH);

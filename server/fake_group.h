@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace ithaca::server {
 
 // For tests: a group's ranks as RankService servers in this process. They
 // answer a call when all have got it, in the order of numbers, with attention
-// computed straight from the definition (float32 only). Thread-safe.
+// computed straight from the definition (float32 only). Tensors may lie in
+// shared memory, regions of any kind be attached. Thread-safe.
 class FakeGroup {
  public:
   explicit FakeGroup(int world_size);
@@ -43,6 +45,15 @@ class FakeGroup {
   // Every output from here on is off by one.
   void AnswerWrongly();
 
+  // The rank answers its next AttachRegion with this.
+  void FailNextAttach(int rank, grpc::Status status);
+  // AttachRegion and DetachRegion stay unanswered until ReleaseRegions.
+  void HoldRegions();
+  void ReleaseRegions();
+  void AwaitHeldRegions(size_t calls);
+  // Ids of the regions that this rank has now, by AttachRegion or by a call.
+  std::set<uint64_t> attached(int rank) const;
+
   // Numbers of the calls that all ranks have got, probes too, in order.
   std::vector<uint64_t> call_numbers() const;
   // Ids of those calls, in the order of their numbers, probes left out.
@@ -62,6 +73,9 @@ class FakeGroup {
                  const ithaca::internal::v1::RunAttentionRequest& request,
                  ithaca::internal::v1::RunAttentionResponse* response,
                  grpc::ServerUnaryReactor* reactor);
+  void OnRegion(int rank,
+                const ithaca::internal::v1::AttachRegionRequest* attach,
+                uint64_t detached_id, grpc::ServerUnaryReactor* reactor);
   void AnswerReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Answer(Arrived* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -75,6 +89,10 @@ class FakeGroup {
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::string> ids_ ABSL_GUARDED_BY(mutex_);
   std::map<int, grpc::Status> failures_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, grpc::Status> attach_failures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::set<uint64_t>> attached_ ABSL_GUARDED_BY(mutex_);
+  std::vector<grpc::ServerUnaryReactor*> held_regions_ ABSL_GUARDED_BY(mutex_);
+  bool regions_held_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> refusal_ ABSL_GUARDED_BY(mutex_);
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   bool wrong_ ABSL_GUARDED_BY(mutex_) = false;

@@ -33,7 +33,7 @@ class FanOutTest : public ::testing::Test {
   std::shared_ptr<FanOut> Start(uint64_t number) {
     auto fan_out = std::make_shared<FanOut>(
         channels_,
-        MakeRankRequests(plan_, DescribeCall(plan_, "id", 1, number),
+        MakeRankRequests(plan_, DescribeCall(plan_, {}, "id", 1, number),
                          call_->tensors),
         absl::Now() + absl::Seconds(60),
         FanOut::Callbacks{[this](int, const grpc::Status&) { ++failures_; },
@@ -54,7 +54,8 @@ TEST_F(FanOutTest, EveryRankAnswersAndTheOutputIsGathered) {
   const auto fan_out = Start(1);
   done_.WaitForNotification();
   EXPECT_EQ(failures_, 0);
-  const auto outcome = Gather(plan_, "g", 5, 0.25, *fan_out);
+  const auto outcome =
+      Gather(plan_, "g", 5, 0.25, OutputPlace::kResponse, *fan_out);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_TRUE(CheckReadinessProbe(kWorldSize, outcome->output).ok());
   const auto& report = outcome->report;

@@ -20,11 +20,12 @@ namespace ithaca::server {
 absl::StatusOr<CallOutcome> Gather(const SequenceParallelPlan& plan,
                                    const std::string& group,
                                    uint64_t generation, double queue_seconds,
-                                   const FanOut& fan_out) {
+                                   OutputPlace place, const FanOut& fan_out) {
   std::vector<RankResponse> responses(static_cast<size_t>(plan.world_size));
   for (int rank = 0; rank < plan.world_size; ++rank) {
-    if (auto status = ParseRankResponse(plan, rank, fan_out.response(rank),
-                                        &responses[static_cast<size_t>(rank)]);
+    if (auto status =
+            ParseRankResponse(plan, place, rank, fan_out.response(rank),
+                              &responses[static_cast<size_t>(rank)]);
         !status.ok()) {
       return status;
     }
@@ -61,7 +62,9 @@ absl::StatusOr<CallOutcome> Gather(const SequenceParallelPlan& plan,
   report.set_kernel(responses[0].execution.kernel());
   report.set_queue_seconds(queue_seconds);
   report.set_communication_bytes(most_bytes);
-  outcome.output = GatherOutput(plan, responses);
+  if (place == OutputPlace::kResponse) {
+    outcome.output = GatherOutput(plan, responses);
+  }
   return outcome;
 }
 

@@ -177,8 +177,8 @@ void GroupScheduler::Send(const DispatchPtr& dispatch) {
   auto fan_out = std::make_shared<FanOut>(
       link->channels,
       MakeRankRequests(dispatch->plan,
-                       DescribeCall(dispatch->plan, call.request_id,
-                                    link->generation, number),
+                       DescribeCall(dispatch->plan, call.regions,
+                                    call.request_id, link->generation, number),
                        call.tensors),
       now + limit,
       FanOut::Callbacks{[this, dispatch](int rank, const grpc::Status& status) {
@@ -238,8 +238,9 @@ void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
     if (refused++ == 0) refusal = FromGrpc(fan_out.status(rank));
   }
   if (refused == 0) {
-    auto outcome = Gather(dispatch->plan, link->name, link->generation,
-                          dispatch->queue_seconds, fan_out);
+    auto outcome =
+        Gather(dispatch->plan, link->name, link->generation,
+               dispatch->queue_seconds, call.regions.output_place(), fan_out);
     if (outcome.ok()) {
       {
         const absl::MutexLock lock(&mutex_);

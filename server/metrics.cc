@@ -17,13 +17,14 @@
 
 #include "core/attention_call.h"
 #include "server/group_manager.h"
+#include "server/memory_region.h"
 #include "server/status_mapping.h"
 
 namespace ithaca::server {
 
 namespace {
 
-constexpr size_t kNumMethods = 3;
+constexpr size_t kNumMethods = 8;
 constexpr size_t kNumCodes = 17;
 constexpr size_t kNumStates = 4;
 constexpr size_t kNumReasons = 5;
@@ -61,6 +62,16 @@ std::string_view Name(Method method) {
       return "StreamAttention";
     case Method::kGetServerInfo:
       return "GetServerInfo";
+    case Method::kKeepLease:
+      return "KeepLease";
+    case Method::kRegisterSharedMemory:
+      return "RegisterSharedMemory";
+    case Method::kRegisterCudaMemory:
+      return "RegisterCudaMemory";
+    case Method::kUnregisterMemory:
+      return "UnregisterMemory";
+    case Method::kListMemory:
+      return "ListMemory";
   }
   return "unknown";
 }
@@ -85,6 +96,10 @@ struct Metrics::Families {
   std::array<prometheus::Counter*, 2> group_formations;
   std::array<prometheus::Counter*, kNumReasons> group_failures;
   prometheus::Counter* retries;
+  std::array<prometheus::Gauge*, 2> regions;  // by MemoryKind
+  std::array<prometheus::Gauge*, 2> region_bytes;
+  prometheus::Gauge* leases;
+  prometheus::Counter* leases_expired;
 
   prometheus::Family<prometheus::Counter>& Counters(const char* name,
                                                     const char* help) {
@@ -188,20 +203,20 @@ void Metrics::Families::BuildGroups() {
   }
 }
 
-// The memory planes have their series from the start, so that a dashboard is
-// whole while they are off.
 void Metrics::Families::BuildMemory() {
-  auto& regions = Gauges("ithaca_memory_regions", "Registered regions.");
-  auto& bytes =
+  auto& by_kind = Gauges("ithaca_memory_regions", "Registered regions.");
+  auto& bytes_by_kind =
       Gauges("ithaca_memory_region_bytes", "Bytes of registered regions.");
-  for (const char* kind : {"shared", "cuda"}) {
-    regions.Add({{"kind", kind}});
-    bytes.Add({{"kind", kind}});
+  for (const MemoryKind kind : {MemoryKind::kShared, MemoryKind::kCuda}) {
+    const std::string name(server::Name(kind));
+    regions[Index(kind)] = &by_kind.Add({{"kind", name}});
+    region_bytes[Index(kind)] = &bytes_by_kind.Add({{"kind", name}});
   }
-  Gauges("ithaca_leases", "Open memory leases.").Add({});
-  Counters("ithaca_leases_expired_total",
-           "Leases that ended because their client was gone.")
-      .Add({});
+  leases = &Gauges("ithaca_leases", "Open memory leases.").Add({});
+  leases_expired = &Counters("ithaca_leases_expired_total",
+                             "Leases that ended while they had regions: their "
+                             "client was gone.")
+                        .Add({});
 }
 
 Metrics::Metrics(const std::string& version, const std::string& device)
@@ -264,6 +279,8 @@ void Metrics::CountGroupFailure(GroupFailureReason reason) {
   families_->group_failures[Index(reason)]->Increment();
 }
 
+void Metrics::CountLeaseExpired() { families_->leases_expired->Increment(); }
+
 void Metrics::SetQueuedRequests(int64_t requests) {
   families_->queued_requests->Set(static_cast<double>(requests));
 }
@@ -282,6 +299,15 @@ void Metrics::SetWorkers(const GroupManager::WorkerCounts& workers) {
   families_->joined_workers->Set(workers.joined);
   families_->forming_workers->Set(workers.forming);
   families_->grouped_workers->Set(workers.in_group);
+}
+
+void Metrics::SetLeases(size_t leases) {
+  families_->leases->Set(static_cast<double>(leases));
+}
+
+void Metrics::SetRegions(MemoryKind kind, size_t regions, double bytes) {
+  families_->regions[Index(kind)]->Set(static_cast<double>(regions));
+  families_->region_bytes[Index(kind)]->Set(bytes);
 }
 
 std::string Metrics::Serialize() const {

@@ -11,6 +11,7 @@
 
 #include "core/attention_call.h"
 #include "server/group_manager.h"
+#include "server/memory_region.h"
 
 // Every metric the coordinator has, built in one place. Seconds and bytes;
 // label values come from closed sets, never from what a client sent, and every
@@ -18,10 +19,20 @@
 
 namespace ithaca::server {
 
-enum class Method : uint8_t { kAttention, kStreamAttention, kGetServerInfo };
+enum class Method : uint8_t {
+  kAttention,
+  kStreamAttention,
+  kGetServerInfo,
+  kKeepLease,
+  kRegisterSharedMemory,
+  kRegisterCudaMemory,
+  kUnregisterMemory,
+  kListMemory,
+};
 std::string_view Name(Method method);  // "Attention"
 
 enum class Plane : uint8_t { kUnary, kStream, kSharedMemory, kCudaMemory };
+inline constexpr size_t kNumPlanes = 4;
 std::string_view Name(Plane plane);  // "shared_memory"
 
 enum class Direction : uint8_t { kIn, kOut };
@@ -52,6 +63,7 @@ class Metrics {
 
   void CountGroupFormation(bool formed);
   void CountGroupFailure(GroupFailureReason reason);
+  void CountLeaseExpired();
 
   // Gauges that are read off their owners when a scrape asks for them.
   void SetQueuedRequests(int64_t requests);
@@ -59,6 +71,8 @@ class Metrics {
   // By GroupState's order.
   void SetGroups(const std::array<int, 4>& groups_by_state);
   void SetWorkers(const GroupManager::WorkerCounts& workers);
+  void SetLeases(size_t leases);
+  void SetRegions(MemoryKind kind, size_t regions, double bytes);
 
   // All families in Prometheus' text format.
   std::string Serialize() const;

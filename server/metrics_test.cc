@@ -124,6 +124,11 @@ TEST(MetricsTest, NothingAddsASeries) {
   metrics.CountGroupFormation(true);
   metrics.SetGroups({1, 2, 3, 4});
   metrics.SetWorkers({1, 2, 3});
+  metrics.SetLeases(4);
+  metrics.SetRegions(MemoryKind::kShared, 5, 6);
+  metrics.SetRegions(MemoryKind::kCuda, 7, 8);
+  metrics.CountLeaseExpired();
+  metrics.CountRequest(Method::kListMemory, grpc::StatusCode::NOT_FOUND, 1);
   auto series = Parse(metrics.Serialize());
   EXPECT_EQ(series.size(), before);
   EXPECT_EQ(
@@ -132,6 +137,14 @@ TEST(MetricsTest, NothingAddsASeries) {
   EXPECT_EQ(series[R"(ithaca_groups{state="failed"})"], 4);
   EXPECT_EQ(series[R"(ithaca_workers{state="in_group"})"], 3);
   EXPECT_EQ(series[R"(ithaca_group_formations_total{result="formed"})"], 1);
+  EXPECT_EQ(series["ithaca_leases"], 4);
+  EXPECT_EQ(series[R"(ithaca_memory_regions{kind="shared"})"], 5);
+  EXPECT_EQ(series[R"(ithaca_memory_region_bytes{kind="shared"})"], 6);
+  EXPECT_EQ(series[R"(ithaca_memory_regions{kind="cuda"})"], 7);
+  EXPECT_EQ(series["ithaca_leases_expired_total"], 1);
+  EXPECT_EQ(
+      series[R"(ithaca_requests_total{code="NOT_FOUND",method="ListMemory"})"],
+      1);
 }
 
 TEST(MetricsTest, AVersionOfAnyBytesKeepsThePageReadable) {

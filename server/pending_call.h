@@ -11,6 +11,7 @@
 #include "core/attention_call.h"
 #include "ithaca/v1/attention.pb.h"
 #include "server/byte_budget.h"
+#include "server/memory_region.h"
 #include "server/tensor_bytes.h"
 
 namespace ithaca::server {
@@ -41,6 +42,7 @@ class PendingCall {
   AttentionShape shape;      // valid
   AttentionOptions options;  // valid
   CallTensors tensors;       // of exactly the shape's sizes
+  CallRegions regions;       // and what is not among the tensors
   ByteBudget::Reservation reservation;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time queued_at = absl::InfinitePast();
@@ -49,9 +51,12 @@ class PendingCall {
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
   // Ends the call if it has not ended; its tensors are no longer in use, and
-  // their bytes go back to the budget before the caller hears of the end.
+  // their bytes go back to the budget, and its regions are let go, before the
+  // caller hears of the end.
   void Finish(absl::StatusOr<CallOutcome> outcome) {
     reservation.Release();
+    // Not the rest of it, which may be being read.
+    regions.holds.clear();
     Abandon(std::move(outcome));
   }
 

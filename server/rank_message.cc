@@ -20,6 +20,7 @@ namespace ithaca::server {
 namespace {
 
 using ithaca::internal::v1::AttentionCall;
+using ithaca::internal::v1::RegionSlice;
 using ithaca::internal::v1::RunAttentionRequest;
 using ithaca::internal::v1::RunAttentionResponse;
 
@@ -76,9 +77,16 @@ int64_t OutputBytes(const SequenceParallelPlan& plan, int rank) {
   return plan.shape.batch * tokens * axis.row_bytes;
 }
 
+void Describe(const RegionPart& part, RegionSlice* slice) {
+  *slice->mutable_region() = part.region->memory;
+  slice->set_offset(part.offset);
+  slice->set_byte_size(part.byte_size);
+}
+
 }  // namespace
 
 AttentionCall DescribeCall(const SequenceParallelPlan& plan,
+                           const CallRegions& regions,
                            const std::string& request_id, uint64_t generation,
                            uint64_t call_number) {
   const AttentionShape& shape = plan.shape;
@@ -102,6 +110,13 @@ AttentionCall DescribeCall(const SequenceParallelPlan& plan,
   call.set_communication_precision(ToProto(plan.options.precision));
   call.set_head_schedule(ToProto(plan.options.schedule));
   call.set_kernel(ToProto(plan.options.kernel));
+  const auto describe = [](const RegionPart& part, auto slice) {
+    if (part.region != nullptr) Describe(part, slice());
+  };
+  describe(regions.query, [&] { return call.mutable_query_region(); });
+  describe(regions.key, [&] { return call.mutable_key_region(); });
+  describe(regions.value, [&] { return call.mutable_value_region(); });
+  describe(regions.output, [&] { return call.mutable_output_region(); });
   return call;
 }
 
@@ -109,8 +124,16 @@ std::vector<grpc::ByteBuffer> MakeRankRequests(const SequenceParallelPlan& plan,
                                                const AttentionCall& call,
                                                const CallTensors& tensors) {
   const int64_t batch = plan.shape.batch;
-  const TokenAxis query = QueryAxis(plan.shape);
-  const TokenAxis key = KeyAxis(plan.shape);
+  const TokenAxis query_axis = QueryAxis(plan.shape);
+  const TokenAxis key_axis = KeyAxis(plan.shape);
+  struct Source {
+    const TensorBytes& tensor;
+    const TokenAxis& axis;
+  };
+  std::vector<Source> sources;  // what ranks do not read by themselves
+  if (!call.has_query_region()) sources.push_back({tensors.query, query_axis});
+  if (!call.has_key_region()) sources.push_back({tensors.key, key_axis});
+  if (!call.has_value_region()) sources.push_back({tensors.value, key_axis});
   const std::string common = call.SerializeAsString();
 
   std::vector<grpc::ByteBuffer> requests;
@@ -118,14 +141,15 @@ std::vector<grpc::ByteBuffer> MakeRankRequests(const SequenceParallelPlan& plan,
   for (int rank = 0; rank < plan.world_size; ++rank) {
     const Range image = plan.ranks[static_cast<size_t>(rank)].image_tokens;
     std::string described = common;
-    if (query.text_tokens > 0 && rank == TextOutputRank(plan)) {
+    if (query_axis.text_tokens > 0 && rank == TextOutputRank(plan)) {
       AppendTag(AttentionCall::kReturnTextOutputFieldNumber, WireType::kVarint,
                 &described);
       AppendVarint(1, &described);
     }
-    const int64_t tensor_bytes =
-        batch * ((image.size + query.text_tokens) * query.row_bytes +
-                 2 * (image.size + key.text_tokens) * key.row_bytes);
+    int64_t tensor_bytes = 0;
+    for (const auto& [tensor, axis] : sources) {
+      tensor_bytes += batch * (image.size + axis.text_tokens) * axis.row_bytes;
+    }
     std::string header;
     AppendLengthDelimited(RunAttentionRequest::kCallFieldNumber, described,
                           &header);
@@ -135,18 +159,19 @@ std::vector<grpc::ByteBuffer> MakeRankRequests(const SequenceParallelPlan& plan,
 
     std::vector<grpc::Slice> pieces;
     pieces.emplace_back(header);
-    AppendImage(tensors.query, query, batch, image, &pieces);
-    AppendImage(tensors.key, key, batch, image, &pieces);
-    AppendImage(tensors.value, key, batch, image, &pieces);
-    AppendText(tensors.query, query, batch, &pieces);
-    AppendText(tensors.key, key, batch, &pieces);
-    AppendText(tensors.value, key, batch, &pieces);
+    for (const auto& [tensor, axis] : sources) {
+      AppendImage(tensor, axis, batch, image, &pieces);
+    }
+    for (const auto& [tensor, axis] : sources) {
+      AppendText(tensor, axis, batch, &pieces);
+    }
     requests.push_back(ToByteBuffer(pieces));
   }
   return requests;
 }
 
-absl::Status ParseRankResponse(const SequenceParallelPlan& plan, int rank,
+absl::Status ParseRankResponse(const SequenceParallelPlan& plan,
+                               OutputPlace place, int rank,
                                const grpc::ByteBuffer& message,
                                RankResponse* response) {
   const auto malformed = [rank] {
@@ -177,7 +202,8 @@ absl::Status ParseRankResponse(const SequenceParallelPlan& plan, int rank,
       return malformed();
     }
   }
-  if (const int64_t expected = OutputBytes(plan, rank);
+  if (const int64_t expected =
+          place == OutputPlace::kRegion ? 0 : OutputBytes(plan, rank);
       response->output.size() != expected) {
     return absl::InternalError(
         absl::StrCat("rank ", rank, "'s output: expected ", expected,

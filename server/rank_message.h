@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.pb.h"
+#include "server/memory_region.h"
 #include "server/tensor_bytes.h"
 
 // A call's tensors, cut into the ranks' shares and joined again: scatter and
@@ -27,11 +28,11 @@ inline int TextOutputRank(const SequenceParallelPlan& plan) {
 
 // What all ranks are told of a call (return_text_output is left unset).
 ithaca::internal::v1::AttentionCall DescribeCall(
-    const SequenceParallelPlan& plan, const std::string& request_id,
-    uint64_t generation, uint64_t call_number);
+    const SequenceParallelPlan& plan, const CallRegions& regions,
+    const std::string& request_id, uint64_t generation, uint64_t call_number);
 
 // A RunAttentionRequest for each rank. call: from DescribeCall. tensors: of
-// exactly the sizes that the plan's shape has.
+// exactly the sizes that the plan's shape has; those in regions are left out.
 std::vector<grpc::ByteBuffer> MakeRankRequests(
     const SequenceParallelPlan& plan,
     const ithaca::internal::v1::AttentionCall& call,
@@ -43,14 +44,15 @@ struct RankResponse {
 };
 
 // Errors: kInternal (not a RunAttentionResponse, or its output is not of the
-// size that the plan gives this rank).
-absl::Status ParseRankResponse(const SequenceParallelPlan& plan, int rank,
+// size that the plan gives this rank, none where it goes to a region).
+absl::Status ParseRankResponse(const SequenceParallelPlan& plan,
+                               OutputPlace place, int rank,
                                const grpc::ByteBuffer& message,
                                RankResponse* response);
 
 // The whole output, [B, S + T, Hq, D] in the caller's token order ([B, S, Hq,
 // D] with image_queries_only). responses: by rank, each as ParseRankResponse
-// takes it.
+// takes it with OutputPlace::kResponse.
 TensorBytes GatherOutput(const SequenceParallelPlan& plan,
                          absl::Span<const RankResponse> responses);
 

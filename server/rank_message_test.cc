@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.pb.h"
+#include "server/memory_region.h"
 #include "server/protocol_enums.h"
 #include "server/tensor_bytes.h"
 
@@ -141,7 +144,7 @@ TEST(RankMessageTest, EveryRankGetsExactlyItsRows) {
       tensors.value =
           InPieces(CallersTensor(shape, 2, shape.text_tokens, 2), piece_size);
       const auto requests =
-          MakeRankRequests(plan, DescribeCall(plan, "id", 7, 9), tensors);
+          MakeRankRequests(plan, DescribeCall(plan, {}, "id", 7, 9), tensors);
       ASSERT_EQ(requests.size(), static_cast<size_t>(c.world_size));
       int text_outputs = 0;
       for (int rank = 0; rank < c.world_size; ++rank) {
@@ -185,9 +188,9 @@ TEST(RankMessageTest, TheOutputComesBackInTheCallersOrder) {
       }
       response.set_output(output);
       const grpc::Slice slice(response.SerializeAsString());
-      const absl::Status status =
-          ParseRankResponse(plan, rank, grpc::ByteBuffer(&slice, 1),
-                            &responses[static_cast<size_t>(rank)]);
+      const absl::Status status = ParseRankResponse(
+          plan, OutputPlace::kResponse, rank, grpc::ByteBuffer(&slice, 1),
+          &responses[static_cast<size_t>(rank)]);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_EQ(
           responses[static_cast<size_t>(rank)].execution.communication_bytes(),
@@ -198,6 +201,64 @@ TEST(RankMessageTest, TheOutputComesBackInTheCallersOrder) {
   }
 }
 
+RegionPart PartOf(uint64_t region_id, uint64_t offset, uint64_t byte_size) {
+  auto region = std::make_shared<MemoryRegion>();
+  region->memory.set_id(region_id);
+  region->memory.mutable_shared()->set_object_name("/ithaca-test");
+  return {std::move(region), offset, byte_size};
+}
+
+TEST(RankMessageTest, TensorsInRegionsAreNamedAndNotSent) {
+  const SequenceParallelPlan plan =
+      PlanOf({2, 5, 3, TokenOrder::kTextFirst, false, 2});
+  const AttentionShape& shape = plan.shape;
+  CallTensors tensors;
+  tensors.key = InPieces(CallersTensor(shape, 1, shape.text_tokens, 2), 50);
+  CallRegions regions;
+  regions.query = PartOf(11, 4, 400);
+  regions.value = PartOf(12, 8, 200);
+  regions.output = PartOf(13, 16, 400);
+  const auto requests =
+      MakeRankRequests(plan, DescribeCall(plan, regions, "id", 7, 9), tensors);
+  for (int rank = 0; rank < 2; ++rank) {
+    RunAttentionRequest request;
+    ASSERT_TRUE(
+        request.ParseFromString(Flatten(requests[static_cast<size_t>(rank)])));
+    EXPECT_EQ(request.tensors(),
+              RankPart(shape, 1, false, EvenShare(5, 2, rank), 2) +
+                  RankPart(shape, 1, true, Range{0, 3}, 2));
+    const auto& call = request.call();
+    EXPECT_FALSE(call.has_key_region());
+    EXPECT_EQ(call.query_region().region().id(), 11u);
+    EXPECT_EQ(call.query_region().region().shared().object_name(),
+              "/ithaca-test");
+    EXPECT_EQ(call.query_region().offset(), 4u);
+    EXPECT_EQ(call.query_region().byte_size(), 400u);
+    EXPECT_EQ(call.value_region().region().id(), 12u);
+    EXPECT_EQ(call.output_region().region().id(), 13u);
+    EXPECT_EQ(call.return_text_output(), rank == 1);
+  }
+}
+
+TEST(RankMessageTest, AnOutputThatGoesToARegionIsNotInTheResponse) {
+  const SequenceParallelPlan plan =
+      PlanOf({1, 5, 3, TokenOrder::kImageFirst, false, 2});
+  RunAttentionResponse response;
+  response.mutable_execution()->set_communication_bytes(5);
+  const grpc::Slice empty(response.SerializeAsString());
+  RankResponse parsed;
+  EXPECT_TRUE(ParseRankResponse(plan, OutputPlace::kRegion, 0,
+                                grpc::ByteBuffer(&empty, 1), &parsed)
+                  .ok());
+  EXPECT_EQ(parsed.execution.communication_bytes(), 5u);
+  response.set_output("x");
+  const grpc::Slice full(response.SerializeAsString());
+  EXPECT_EQ(ParseRankResponse(plan, OutputPlace::kRegion, 0,
+                              grpc::ByteBuffer(&full, 1), &parsed)
+                .code(),
+            absl::StatusCode::kInternal);
+}
+
 TEST(RankMessageTest, RefusesARankOutputOfAnotherSize) {
   const SequenceParallelPlan plan =
       PlanOf({1, 5, 3, TokenOrder::kImageFirst, false, 2});
@@ -205,9 +266,10 @@ TEST(RankMessageTest, RefusesARankOutputOfAnotherSize) {
   response.set_output(std::string(100, 'x'));
   const grpc::Slice slice(response.SerializeAsString());
   RankResponse parsed;
-  EXPECT_EQ(
-      ParseRankResponse(plan, 0, grpc::ByteBuffer(&slice, 1), &parsed).code(),
-      absl::StatusCode::kInternal);
+  EXPECT_EQ(ParseRankResponse(plan, OutputPlace::kResponse, 0,
+                              grpc::ByteBuffer(&slice, 1), &parsed)
+                .code(),
+            absl::StatusCode::kInternal);
 }
 
 TEST(RankMessageTest, RefusesWhatIsNoResponse) {
@@ -215,9 +277,10 @@ TEST(RankMessageTest, RefusesWhatIsNoResponse) {
       PlanOf({1, 5, 3, TokenOrder::kImageFirst, false, 2});
   const grpc::Slice slice("\x12\x7f");
   RankResponse parsed;
-  EXPECT_EQ(
-      ParseRankResponse(plan, 0, grpc::ByteBuffer(&slice, 1), &parsed).code(),
-      absl::StatusCode::kInternal);
+  EXPECT_EQ(ParseRankResponse(plan, OutputPlace::kResponse, 0,
+                              grpc::ByteBuffer(&slice, 1), &parsed)
+                .code(),
+            absl::StatusCode::kInternal);
 }
 
 // A share far into a long video's tensor: token 99865 of 56 heads of 128

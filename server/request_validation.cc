@@ -17,6 +17,7 @@
 #include "core/data_type.h"
 #include "ithaca/v1/attention.pb.h"
 #include "server/attention_message.h"
+#include "server/memory_slice.h"
 #include "server/protocol_enums.h"
 
 namespace ithaca::server {
@@ -109,7 +110,7 @@ absl::Status CheckSame(const TensorView& tensor, const TensorView& other,
 }
 
 // The tensor's size by its shape. A source that the transport does not have is
-// refused.
+// refused; slices of regions are ReadSlices' affair.
 absl::StatusOr<int64_t> CheckBytes(const TensorView& tensor,
                                    TensorTransport transport) {
   int64_t bytes = ByteSize(tensor.dtype);
@@ -121,12 +122,7 @@ absl::StatusOr<int64_t> CheckBytes(const TensorView& tensor,
           absl::StrCat(tensor.ShapeText(), " of ", View(Name(tensor.dtype))));
     }
   }
-  if (tensor.message->source_case() == v1::Tensor::kMemory) {
-    return absl::UnimplementedError(absl::StrCat(
-        tensor.name,
-        ".memory: this server has no memory plane enabled; send the tensor's "
-        "data in the message"));
-  }
+  if (tensor.message->has_memory()) return bytes;
   if (transport == TensorTransport::kInChunks) {
     if (tensor.message->source_case() != v1::Tensor::kData) return bytes;
     return Invalid(absl::StrCat(tensor.name, ".data"),
@@ -264,20 +260,17 @@ absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
   if (!options.ok()) return options.status();
   valid.options = *std::move(options);
 
-  int64_t output_bytes = 0;
+  TensorSizes sizes;
+  sizes.element = ByteSize(shape.dtype);
   for (const TensorView* tensor : {&query, &key, &value}) {
     const auto bytes = CheckBytes(*tensor, transport);
     if (!bytes.ok()) return bytes.status();
-    if (tensor == &query) output_bytes = *bytes;
+    (tensor == &query ? sizes.query : sizes.key) = *bytes;
     if (__builtin_add_overflow(valid.input_bytes, *bytes, &valid.input_bytes)) {
       return TooManyBytes();
     }
   }
-  if (message.has_output()) {
-    return absl::UnimplementedError(
-        "output: this server has no memory plane enabled; leave it unset to "
-        "get the output in the response");
-  }
+  const int64_t output_bytes = sizes.query;
   if (__builtin_add_overflow(valid.input_bytes, output_bytes,
                              &valid.tensor_bytes)) {
     return TooManyBytes();
@@ -295,11 +288,21 @@ absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
     return OverLimit("the request's tensors, output included",
                      limits.max_request_bytes, valid.tensor_bytes);
   }
-  if (transport == TensorTransport::kInMessage &&
+  if (transport == TensorTransport::kInMessage && !message.has_output() &&
       output_bytes > limits.max_message_bytes - kMaxResponseOverheadBytes) {
     return OverLimit("the response's output",
                      limits.max_message_bytes - kMaxResponseOverheadBytes,
                      output_bytes, "; StreamAttention takes larger ones");
+  }
+  if (HasSlices(message)) {
+    auto regions = ReadSlices(message, sizes, limits.regions);
+    if (!regions.ok()) return regions.status();
+    valid.regions = *std::move(regions);
+  }
+  valid.inline_bytes = valid.tensor_bytes;
+  for (const RegionPart* part : {&valid.regions.query, &valid.regions.key,
+                                 &valid.regions.value, &valid.regions.output}) {
+    valid.inline_bytes -= static_cast<int64_t>(part->byte_size);
   }
   valid.output_shape.assign(message.query().shape().begin(),
                             message.query().shape().end());

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/attention_call.h"
 #include "server/attention_message.h"
+#include "server/memory_region.h"
 
 // The sole judge of what clients send. What passes here is right in every
 // number; nothing behind it checks a request again.
@@ -22,6 +23,8 @@ struct RequestLimits {
   // Kernels of the groups that are ready; nullopt if none is, and then the
   // wanted kernel is not judged: such a call ends at the queue.
   std::optional<std::vector<AttentionKernelKind>> kernels;
+  // The regions that this client may use; empty if no memory plane is enabled.
+  RegionLookup regions;
 };
 
 inline constexpr int64_t kMaxRequestIdBytes = 256;
@@ -34,8 +37,10 @@ struct ValidRequest {
   AttentionShape shape;  // valid_text_tokens filled in
   AttentionOptions options;
   std::vector<int64_t> output_shape;  // query's, of rank 3 or 4 as sent
+  CallRegions regions;                // held for the call
   int64_t input_bytes = 0;            // query, key and value
   int64_t tensor_bytes = 0;           // and the output
+  int64_t inline_bytes = 0;           // of these, what is in no region
 };
 
 // Checks everything that can be wrong with one request by itself. Allocates
@@ -43,8 +48,10 @@ struct ValidRequest {
 //
 // Errors, each naming the field, what was expected and what came:
 //   kInvalidArgument    shape, dtype, byte count, layout, option or id
-//   kUnimplemented      a memory slice (the memory planes are not enabled); a
+//   kUnimplemented      a memory slice where no memory plane is enabled; a
 //                       kernel that no ready group has
+//   kNotFound           a region that this client does not have
+//   kFailedPrecondition a region whose memory has shrunk
 //   kResourceExhausted  over a limit; max_message_bytes is none with kInChunks
 absl::StatusOr<ValidRequest> ValidateRequest(
     const ReceivedRequest& request, const RequestLimits& limits,

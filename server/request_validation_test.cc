@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "ithaca/v1/attention.pb.h"
 #include "server/attention_message.h"
+#include "server/memory_region.h"
 
 namespace ithaca::server {
 namespace {
@@ -468,6 +471,38 @@ TEST(RequestValidationTest, AStreamsOutputIsNotBoundedByAMessage) {
                 .status()
                 .code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RequestValidationTest, TensorsMayLieInRegionsEachByItself) {
+  auto region = std::make_shared<MemoryRegion>();
+  region->name = "r";
+  region->memory.set_byte_size(256);
+  region->memory.mutable_shared();
+  RequestLimits limits;
+  // None of them is bound by the response message, nor by the transport.
+  limits.max_message_bytes = 4096;
+  limits.regions = [&](const std::string&) -> absl::StatusOr<RegionPin> {
+    return RegionPin{region, region};
+  };
+  ReceivedRequest request = StreamRequest();
+  v1::MemorySlice* const query =
+      request.message.mutable_query()->mutable_memory();
+  query->set_region("r");
+  query->set_byte_size(128);
+  v1::MemorySlice* const output = request.message.mutable_output();
+  output->set_region("r");
+  output->set_offset(128);
+  output->set_byte_size(128);
+  SetData(request.message.mutable_key(), &request.tensors.key, 128);
+  SetData(request.message.mutable_value(), &request.tensors.value, 128);
+  const auto valid = ValidateRequest(request, limits);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->tensor_bytes, 512);
+  EXPECT_EQ(valid->inline_bytes, 256);
+  EXPECT_EQ(valid->regions.query.region, region);
+  EXPECT_EQ(valid->regions.key.region, nullptr);
+  EXPECT_EQ(valid->regions.output.offset, 128u);
+  EXPECT_EQ(valid->regions.holds.size(), 1u);
 }
 
 TEST(RequestValidationTest, SizesThatOnlyTogetherOverflowAreRefused) {
