@@ -49,7 +49,7 @@ def _impl(target, ctx):
         )
         ctx.actions.run(
             executable = ctx.executable._runner,
-            arguments = [report.path, ctx.file._config.path, "", source.path] + flags,
+            arguments = [report.path, ctx.file._config.path, source.path] + flags,
             inputs = depset(
                 files + [ctx.file._config],
                 transitive = [context.headers for context in contexts],
