@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <istream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -30,7 +33,7 @@ constexpr char kFooter[] =
     "Each flag may also come from the environment, as ITHACA_ and the flag's "
     "name in capitals\nwith underscores (ITHACA_LOG_LEVEL), or from the file "
     "of --config, a line\n`log-level=\"debug\"` each. The command line wins, "
-    "then the file. Sizes may have a unit:\n512MiB.\n\n"
+    "then the environment. Sizes may have a\nunit: 512MiB.\n\n"
     "SIGTERM: not ready first, then no new calls; running ones finish within "
     "--drain-timeout-seconds,\nand it exits with 0. A second one ends it at "
     "once. If it cannot start, it says why in\none line and exits with 1; "
@@ -77,6 +80,22 @@ std::string EnvironmentName(const std::string& flag) {
   return name;
 }
 
+// CLI11 lets the file win over the environment; here it gives way.
+class ConfigBelowEnvironment : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& file) const override {
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(file);
+    items.erase(std::remove_if(items.begin(), items.end(),
+                               [](const CLI::ConfigItem& item) {
+                                 const char* set = std::getenv(
+                                     EnvironmentName(item.name).c_str());
+                                 return set != nullptr && *set != '\0';
+                               }),
+                items.end());
+    return items;
+  }
+};
+
 class Parser {
  public:
   Parser() : app_(kDescription, "ithaca-coordinator") {
@@ -84,6 +103,7 @@ class Parser {
     app_.set_version_flag("--version", std::string(Version()));
     app_.set_config("--config", "", "Read flags from this file (TOML).")
         ->envname(EnvironmentName("config"));
+    app_.config_formatter(std::make_shared<ConfigBelowEnvironment>());
     app_.allow_config_extras(CLI::config_extras_mode::error);
     AddPlaces();
     AddGroups();
@@ -227,9 +247,10 @@ class Parser {
         ->type_name("FORMAT")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
-    Add("log-level", &log_level_, "The least that is logged.")
+    Add("log-level", &log_level_,
+        "The least that is logged, by local workers too.")
         ->type_name("LEVEL")
-        ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+        ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
         ->capture_default_str();
   }
 

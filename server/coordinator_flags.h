@@ -42,7 +42,7 @@ struct CoordinatorExit {
   std::string text;
 };
 
-// From the command line, else the file of --config, else the environment.
+// From the command line, else the environment, else the file of --config.
 std::variant<CoordinatorFlags, CoordinatorExit> ParseCoordinatorFlags(
     int argc, const char* const* argv);
 

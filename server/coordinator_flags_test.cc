@@ -86,7 +86,7 @@ TEST(CoordinatorFlagsTest, EveryFlagIsRead) {
   EXPECT_EQ(flags.log_level, spdlog::level::warn);
 }
 
-TEST(CoordinatorFlagsTest, TheCommandLineWinsThenTheFileThenTheEnvironment) {
+TEST(CoordinatorFlagsTest, TheCommandLineWinsThenTheEnvironmentThenTheFile) {
   const std::string path = testing::TempDir() + "/coordinator.toml";
   std::ofstream(path) << "group-size=2\ncalls-in-flight=3\n";
   setenv("ITHACA_CALLS_IN_FLIGHT", "5", 1);
@@ -100,7 +100,7 @@ TEST(CoordinatorFlagsTest, TheCommandLineWinsThenTheFileThenTheEnvironment) {
   unsetenv("ITHACA_LOCAL_WORKERS");
   EXPECT_EQ(flags.local_workers, 8);
   EXPECT_EQ(flags.group_size, 2);
-  EXPECT_EQ(flags.calls_in_flight, 3);
+  EXPECT_EQ(flags.calls_in_flight, 5);
   EXPECT_EQ(flags.max_queued_requests, 7);
 }
 

@@ -161,12 +161,13 @@ absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view name) {
        {std::pair<std::string_view, level_enum>{"debug", spdlog::level::debug},
         {"info", spdlog::level::info},
         {"warning", spdlog::level::warn},
-        {"error", spdlog::level::err}}) {
+        {"error", spdlog::level::err},
+        {"off", spdlog::level::off}}) {
     if (name == known) return level;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("log level: expected debug, info, warning or error, got ",
-                   absl::string_view(name.data(), name.size())));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "log level: expected debug, info, warning, error or off, got ",
+      absl::string_view(name.data(), name.size())));
 }
 
 void StartLogging(LogFormat format, spdlog::level::level_enum level,

@@ -74,6 +74,7 @@ TEST_F(LoggingTest, LinesBelowTheLevelAreNotWritten) {
 TEST_F(LoggingTest, UnknownNamesAreRefusedWithThoseThereAre) {
   EXPECT_EQ(*ParseLogFormat("json"), LogFormat::kJson);
   EXPECT_EQ(*ParseLogLevel("warning"), spdlog::level::warn);
+  EXPECT_EQ(*ParseLogLevel("off"), spdlog::level::off);
   EXPECT_NE(ParseLogFormat("xml").status().message().find("json"),
             absl::string_view::npos);
   EXPECT_NE(ParseLogLevel("loud").status().message().find("debug"),

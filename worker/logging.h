@@ -18,8 +18,8 @@ enum class LogFormat : uint8_t { kText, kJson };
 //   {"time":"2026-01-02T03:04:05.678Z","level":"info","worker":"box/4711",
 //    "message":"joined"}
 //
-// level: "trace", "debug", "info", "warning", "error" or "critical". Call it
-// before threads log.
+// level: "trace", "debug", "info", "warning", "error", "critical" or "off".
+// Call it before threads log.
 void StartLogging(LogFormat format, const std::string& level,
                   const std::string& worker);
 

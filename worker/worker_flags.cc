@@ -3,7 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <istream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "core/version.h"
 
@@ -28,7 +32,8 @@ constexpr char kFooter[] =
     "ends it at once.\n"
     "If it cannot start or is refused by the coordinator, it says why in one "
     "line and exits\n"
-    "with 1; with 2 if a flag is wrong.\n\n"
+    "with 1; with 2 if a flag is wrong, or names what this host does not "
+    "have.\n\n"
     "Examples:\n"
     "  ithaca-worker --coordinator=localhost:50051\n"
     "  ithaca-worker --coordinator=ithaca:50051 --device=cuda:0 "
@@ -42,6 +47,22 @@ std::string EnvironmentName(const std::string& flag) {
   }
   return name;
 }
+
+// CLI11 lets the file win over the environment; here it gives way.
+class ConfigBelowEnvironment : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& file) const override {
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(file);
+    items.erase(std::remove_if(items.begin(), items.end(),
+                               [](const CLI::ConfigItem& item) {
+                                 const char* set = std::getenv(
+                                     EnvironmentName(item.name).c_str());
+                                 return set != nullptr && *set != '\0';
+                               }),
+                items.end());
+    return items;
+  }
+};
 
 template <typename T>
 CLI::Option* Add(CLI::App* app, const std::string& flag, T* value,
@@ -69,6 +90,7 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
   app.set_version_flag("--version", std::string(Version()));
   app.set_config("--config", "", "Read flags from this file (TOML).")
       ->envname(EnvironmentName("config"));
+  app.config_formatter(std::make_shared<ConfigBelowEnvironment>());
   app.allow_config_extras(CLI::config_extras_mode::error);
 
   Add(&app, "coordinator", &flags.coordinator,
@@ -138,11 +160,11 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   Add(&app, "log-level", &flags.log_level,
-      "The least that is logged: trace, debug, info, warning, error or "
-      "critical.")
+      "The least that is logged: trace, debug, info, warning, error, critical "
+      "or off.")
       ->type_name("LEVEL")
       ->check(CLI::IsMember(
-          {"trace", "debug", "info", "warning", "error", "critical"}))
+          {"trace", "debug", "info", "warning", "error", "critical", "off"}))
       ->capture_default_str();
   Add(&app, "inject-delay-before-exchange-ms", &vote_delay_ms,
       "For tests of faults only: makes this rank late by so much in every "

@@ -86,12 +86,28 @@ TEST(WorkerFlagsTest, TheEnvironmentIsReadAndTheCommandLineWins) {
   unsetenv("ITHACA_WORKER_LOG_FORMAT");
 }
 
+TEST(WorkerFlagsTest, TheEnvironmentWinsOverTheFile) {
+  const std::string path = ::testing::TempDir() + "/below.toml";
+  std::ofstream(path) << "coordinator=\"file:1\"\nthreads=3\n";
+  const std::string flag = "--config=" + path;
+  setenv("ITHACA_WORKER_THREADS", "4", 1);
+  setenv("ITHACA_WORKER_COORDINATOR", "", 1);
+  const WorkerFlags flags = Flags({flag.c_str()});
+  const WorkerFlags line = Flags({flag.c_str(), "--threads=5"});
+  unsetenv("ITHACA_WORKER_THREADS");
+  unsetenv("ITHACA_WORKER_COORDINATOR");
+  EXPECT_EQ(flags.threads, 4);
+  EXPECT_EQ(flags.coordinator, "file:1");  // an empty variable says nothing
+  EXPECT_EQ(line.threads, 5);
+}
+
 TEST(WorkerFlagsTest, AConfigFileIsReadAndChecked) {
   const std::string path = ::testing::TempDir() + "/worker.toml";
   std::ofstream(path) << "coordinator=\"file:1\"\nthreads=3\n";
   const std::string flag = "--config=" + path;
   EXPECT_EQ(Flags({flag.c_str()}).coordinator, "file:1");
   EXPECT_EQ(Flags({flag.c_str(), "--threads=5"}).threads, 5);
+  EXPECT_EQ(Flags({flag.c_str(), "--log-level=off"}).log_level, "off");
   std::ofstream(path) << "coordinator=\"file:1\"\nthread=3\n";
   EXPECT_EQ(Exit({flag.c_str()}).code, 2);
 }
