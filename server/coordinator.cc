@@ -8,6 +8,7 @@
 #include <spdlog/common.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,7 +71,13 @@ std::string LocalAddress(const std::string& listen, int port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
-    const CoordinatorFlags& flags) {
+    const CoordinatorFlags& flags,
+    std::function<void(const std::string& why)> on_unusable) {
+  if (flags.local_workers > 0) {
+    if (auto binary = FindWorkerBinary(flags.worker_binary); !binary.ok()) {
+      return binary.status();
+    }
+  }
   BearerToken token;
   if (!flags.auth_token_file.empty()) {
     auto read = BearerToken::FromFile(flags.auth_token_file);
@@ -79,7 +86,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
   }
   std::unique_ptr<Coordinator> coordinator(
       new Coordinator(flags, std::move(token)));
-  if (auto status = coordinator->StartServing(flags); !status.ok()) {
+  const auto port = coordinator->StartServing(flags);
+  if (!port.ok()) return port.status();
+  if (auto status =
+          coordinator->StartWorkers(flags, *port, std::move(on_unusable));
+      !status.ok()) {
     return status;
   }
   return coordinator;
@@ -106,7 +117,7 @@ Coordinator::Coordinator(const CoordinatorFlags& flags, BearerToken token)
 
 Coordinator::~Coordinator() { Shutdown(absl::Now()); }
 
-absl::Status Coordinator::StartServing(const CoordinatorFlags& flags) {
+absl::StatusOr<int> Coordinator::StartServing(const CoordinatorFlags& flags) {
   auto http = HttpEndpoint::Start(flags.metrics_listen,
                                   {[this] { return scheduler_.Ready(); },
                                    [this] { return ScrapeMetrics(); }});
@@ -140,11 +151,12 @@ absl::Status Coordinator::StartServing(const CoordinatorFlags& flags) {
        {"metrics_port", int64_t{http_->port()}},
        {"group_size", int64_t{flags.group_size}},
        {"local_workers", int64_t{flags.local_workers}}});
-  return StartWorkers(flags, port);
+  return port;
 }
 
-absl::Status Coordinator::StartWorkers(const CoordinatorFlags& flags,
-                                       int port) {
+absl::Status Coordinator::StartWorkers(
+    const CoordinatorFlags& flags, int port,
+    std::function<void(const std::string& why)> on_unusable) {
   if (flags.local_workers == 0) return absl::OkStatus();
   LocalWorkerOptions options;
   options.workers = flags.local_workers;
@@ -154,10 +166,14 @@ absl::Status Coordinator::StartWorkers(const CoordinatorFlags& flags,
   options.worker_arguments.push_back(flags.log_format == LogFormat::kJson
                                          ? "--log-format=json"
                                          : "--log-format=text");
+  const auto level = spdlog::level::to_string_view(flags.log_level);
+  options.worker_arguments.push_back(absl::StrCat(
+      "--log-level=", absl::string_view(level.data(), level.size())));
   options.worker_arguments.insert(options.worker_arguments.end(),
                                   flags.worker_flags.begin(),
                                   flags.worker_flags.end());
   options.stop_timeout = kWorkerStopTimeout;
+  options.on_unusable = std::move(on_unusable);
   supervisor_ = std::make_unique<LocalWorkerSupervisor>(std::move(options));
   return supervisor_->Start();
 }
@@ -193,6 +209,8 @@ void Coordinator::Shutdown(absl::Time deadline) {
   if (!service_.AwaitIdle(deadline)) {
     Log(spdlog::level::warn, "calls still ran at the end of the drain: cut");
   }
+  // Before the workers are told to go, so that none comes back meanwhile.
+  if (supervisor_ != nullptr) supervisor_->StopRestarting();
   groups_.Stop();
   scheduler_.Stop();
   if (supervisor_ != nullptr) supervisor_->Stop();

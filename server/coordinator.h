@@ -3,6 +3,7 @@
 
 #include <grpcpp/server.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -31,8 +32,10 @@ class Coordinator {
   // Errors: kUnavailable or kInvalidArgument (an address, which is named),
   // kNotFound (no worker binary or token file), kInternal (a worker cannot be
   // started).
+  // on_unusable: see LocalWorkerOptions; it may be called before this returns.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(
-      const CoordinatorFlags& flags);
+      const CoordinatorFlags& flags,
+      std::function<void(const std::string& why)> on_unusable);
 
   // As Shutdown, at once.
   ~Coordinator();
@@ -46,8 +49,11 @@ class Coordinator {
 
  private:
   Coordinator(const CoordinatorFlags& flags, BearerToken token);
-  absl::Status StartServing(const CoordinatorFlags& flags);
-  absl::Status StartWorkers(const CoordinatorFlags& flags, int port);
+  // The port of calls.
+  absl::StatusOr<int> StartServing(const CoordinatorFlags& flags);
+  absl::Status StartWorkers(
+      const CoordinatorFlags& flags, int port,
+      std::function<void(const std::string& why)> on_unusable);
   void PublishHealth();
   std::string ScrapeMetrics();
 

@@ -10,12 +10,13 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "server/callback_queue.h"
 #include "server/coordinator.h"
@@ -37,14 +38,34 @@ sigset_t TerminationSignals() {
   return signals;
 }
 
-// The first signal is notified of; the second ends the process. Local workers
+// Why the process is to end: the first reason that anyone gives. Thread-safe.
+class Ending {
+ public:
+  // failure: what went wrong; empty if it was asked to end.
+  void Request(const std::string& failure) {
+    const absl::MutexLock lock(&mutex_);
+    if (!failure_.has_value()) failure_ = failure;
+  }
+  std::string Await() {
+    const absl::MutexLock lock(&mutex_);
+    const auto requested = [this] { return failure_.has_value(); };
+    mutex_.Await(absl::Condition(&requested));
+    return *failure_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::optional<std::string> failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The first signal asks for the end; the second ends the process. Local workers
 // end with it.
-void WatchSignals(absl::Notification* first) {
+void WatchSignals(Ending* ending) {
   const sigset_t signals = TerminationSignals();
   int signal = 0;
   sigwait(&signals, &signal);
   Log(spdlog::level::info, "draining", {{"signal", int64_t{signal}}});
-  first->Notify();
+  ending->Request("");
   sigwait(&signals, &signal);
   Log(spdlog::level::warn, "ended by a second signal");
   std::_Exit(128 + signal);
@@ -63,15 +84,26 @@ void TakeOverLibraryLogs() {
   });
 }
 
-int Run(const CoordinatorFlags& flags, absl::Notification* stop) {
-  auto coordinator = Coordinator::Start(flags);
-  if (!coordinator.ok()) {
-    const absl::string_view why = coordinator.status().message();
-    Log(spdlog::level::err, "cannot start",
-        {{"error", std::string_view(why.data(), why.size())}});
-    return 1;
+int CannotStart(const CoordinatorFlags& flags, const std::string& why) {
+  Log(spdlog::level::err, "cannot start", {{"error", why}});
+  // Never without a word.
+  if (flags.log_level == spdlog::level::off) {
+    std::cerr << "ithaca-coordinator: cannot start: " << why << "\n";
   }
-  stop->WaitForNotification();
+  return 1;
+}
+
+int Run(const CoordinatorFlags& flags, Ending* ending) {
+  auto coordinator = Coordinator::Start(
+      flags, [ending](const std::string& why) { ending->Request(why); });
+  if (!coordinator.ok()) {
+    return CannotStart(flags, std::string(coordinator.status().message()));
+  }
+  const std::string failure = ending->Await();
+  if (!failure.empty()) {
+    (*coordinator)->Shutdown(absl::Now());
+    return CannotStart(flags, failure);
+  }
   (*coordinator)->Shutdown(absl::Now() + flags.drain_timeout);
   Log(spdlog::level::info, "ended");
   return 0;
@@ -103,9 +135,9 @@ int main(int argc, char** argv) {
 
   // Lives for as long as the process; the thread may be waiting for a second
   // signal when main returns.
-  auto* const stop = new absl::Notification;
-  std::thread(WatchSignals, stop).detach();
-  const int code = Run(flags, stop);
+  auto* const ending = new Ending;
+  std::thread(WatchSignals, ending).detach();
+  const int code = Run(flags, ending);
   // Not by return: the thread of signals still runs, and must not see the
   // process's globals destroyed.
   std::fflush(nullptr);

@@ -30,6 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A shell's and the dynamic loader's: a program or a library is missing.
+constexpr int kNotLoadedExitCode = 127;
+
 absl::Time MonotonicNow() {
   return absl::UnixEpoch() +
          absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
@@ -49,6 +52,11 @@ std::string DescribeExit(int status) {
     return absl::StrCat("was killed by signal ", WTERMSIG(status));
   }
   return absl::StrCat("ended with wait status ", status);
+}
+
+bool NoRestartMends(int status) {
+  return WIFEXITED(status) && (WEXITSTATUS(status) == kUnusableExitCode ||
+                               WEXITSTATUS(status) == kNotLoadedExitCode);
 }
 
 // Starts `arguments[0]` in a process group of its own, so that a Ctrl-C meant
@@ -155,9 +163,15 @@ class LocalWorkerSupervisor::Core {
     Wake();
   }
 
+  void StopRestarting() {
+    absl::MutexLock lock(&mutex_);
+    restarting_ = false;
+  }
+
   void Stop() {
     {
       absl::MutexLock lock(&mutex_);
+      restarting_ = false;
       stopping_ = true;
     }
     Wake();
@@ -179,7 +193,13 @@ class LocalWorkerSupervisor::Core {
     absl::Time started;
     absl::Duration restart_delay = absl::ZeroDuration();
     absl::Time restart_at = absl::InfiniteFuture();
+    bool ended_before = false;
   };
+
+  bool Restarting() const {
+    absl::MutexLock lock(&mutex_);
+    return restarting_;
+  }
 
   void Wake() {
     const uint64_t one = 1;
@@ -266,18 +286,27 @@ class LocalWorkerSupervisor::Core {
     slot->restart_at = now + slot->restart_delay;
   }
 
-  void OnExit(size_t index, bool stopping) {
+  void OnExit(size_t index) {
     Slot& slot = slots_[index];
     const pid_t pid = slot.pid;
-    const std::string how = DescribeExit(Reap(index));
-    if (stopping) return;
+    const int status = Reap(index);
+    const std::string how = DescribeExit(status);
+    if (!Restarting()) return;
+    if (!std::exchange(slot.ended_before, true) && NoRestartMends(status)) {
+      if (options_.on_unusable) {
+        options_.on_unusable(absl::StrCat(
+            "local worker ", index, " ", how,
+            ": it cannot run with its flags on this host, as it said above"));
+      }
+      return;
+    }
     ScheduleRestart(&slot, slot.started);
     spdlog::warn("local worker {} (pid {}) {}; starting it again in {}", index,
                  pid, how, absl::FormatDuration(slot.restart_delay));
   }
 
   // Waits until a worker ends, someone wakes it, or `until`; handles the ends.
-  void AwaitChange(absl::Time until, bool stopping) {
+  void AwaitChange(absl::Time until) {
     std::vector<pollfd> polled = {{wake_fd_, POLLIN, 0}};
     std::vector<size_t> polled_slot = {0};
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -297,7 +326,7 @@ class LocalWorkerSupervisor::Core {
     uint64_t wakes = 0;
     [[maybe_unused]] ssize_t got = read(wake_fd_, &wakes, sizeof(wakes));
     for (size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents != 0) OnExit(polled_slot[i], stopping);
+      if (polled[i].revents != 0) OnExit(polled_slot[i]);
     }
   }
 
@@ -321,7 +350,9 @@ class LocalWorkerSupervisor::Core {
       absl::Time next = absl::InfiniteFuture();
       for (size_t i = 0; i < slots_.size(); ++i) {
         if (slots_[i].restart_at <= MonotonicNow()) {
-          if (absl::Status status = StartSlot(i); !status.ok()) {
+          if (!Restarting()) {
+            slots_[i].restart_at = absl::InfiniteFuture();
+          } else if (absl::Status status = StartSlot(i); !status.ok()) {
             spdlog::error("local worker {}: {}", i,
                           std::string(status.message()));
             ScheduleRestart(&slots_[i], absl::InfiniteFuture());
@@ -329,7 +360,7 @@ class LocalWorkerSupervisor::Core {
         }
         next = std::min(next, slots_[i].restart_at);
       }
-      AwaitChange(next, /*stopping=*/false);
+      AwaitChange(next);
     }
 
     SignalAll(SIGTERM);
@@ -339,7 +370,7 @@ class LocalWorkerSupervisor::Core {
                          [](const Slot& slot) { return slot.pid != 0; });
     };
     while (any_left() && MonotonicNow() < limit) {
-      AwaitChange(limit, /*stopping=*/true);
+      AwaitChange(limit);
     }
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (slots_[i].pid == 0) continue;
@@ -357,6 +388,7 @@ class LocalWorkerSupervisor::Core {
   std::string binary_;
 
   mutable absl::Mutex mutex_;
+  bool restarting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<int> to_kill_ ABSL_GUARDED_BY(mutex_);
   // thread_'s own, but for the pids.
@@ -374,6 +406,8 @@ LocalWorkerSupervisor::~LocalWorkerSupervisor() = default;
 absl::Status LocalWorkerSupervisor::Start() { return core_->Start(); }
 
 void LocalWorkerSupervisor::KillSlot(int slot) { core_->KillSlot(slot); }
+
+void LocalWorkerSupervisor::StopRestarting() { core_->StopRestarting(); }
 
 void LocalWorkerSupervisor::Stop() { core_->Stop(); }
 

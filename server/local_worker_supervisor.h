@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +29,15 @@ struct LocalWorkerOptions {
   absl::Duration longest_restart_delay = absl::Seconds(5);
   // What a worker has between SIGTERM and SIGKILL.
   absl::Duration stop_timeout = absl::Seconds(5);
+  // Told, on the supervisor's thread, when a slot's first process exits with
+  // kUnusableExitCode, or cannot be loaded: no other would fare better, and
+  // none is started in that slot. May be empty.
+  std::function<void(const std::string& why)> on_unusable;
 };
+
+// How `ithaca-worker` ends when its flags, or what they name on this host,
+// cannot be used. Its own words are on stderr by then.
+inline constexpr int kUnusableExitCode = 2;
 
 // The path of `ithaca-worker`: `wanted` if not empty, else beside the running
 // executable, else ../worker/ from there. kNotFound, naming where it looked.
@@ -54,6 +63,9 @@ class LocalWorkerSupervisor {
   // SIGKILLs the slot's process; its successor is started as after any exit.
   // For a worker that does not answer any more. Never blocks.
   void KillSlot(int slot);
+
+  // No worker that ends is started again from here on: before an orderly end.
+  void StopRestarting();
 
   // SIGTERM to all, SIGKILL after stop_timeout to those that remain, and
   // waits for their end. None is started again. Idempotent.

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -99,6 +100,51 @@ TEST(LocalWorkerSupervisorTest, AWorkerThatExitsIsStartedAgain) {
       Options(Script(absl::StrCat("echo x >> ", out, "\nexit 3\n")), 1));
   ASSERT_TRUE(supervisor.Start().ok());
   EXPECT_TRUE(Eventually([&] { return Contents(out).size() >= 6; }));
+}
+
+TEST(LocalWorkerSupervisorTest, AWorkerThatCannotRunHereIsToldOfAndLeft) {
+  for (const int code : {kUnusableExitCode, 127}) {
+    const std::string out = Temporary(absl::StrCat("starts.", code));
+    absl::Notification told;
+    std::string why;
+    LocalWorkerOptions options = Options(
+        Script(absl::StrCat("echo x >> ", out, "\nexit ", code, "\n")), 1);
+    options.on_unusable = [&](const std::string& reason) {
+      why = reason;
+      told.Notify();  // a second time would be fatal
+    };
+    LocalWorkerSupervisor supervisor(options);
+    ASSERT_TRUE(supervisor.Start().ok());
+    told.WaitForNotification();
+    supervisor.Stop();
+    EXPECT_THAT(
+        why, HasSubstr(absl::StrCat("local worker 0 exited with code ", code)));
+    EXPECT_EQ(Contents(out), "x\n");
+  }
+}
+
+TEST(LocalWorkerSupervisorTest, OneThatOnceRanIsStartedAgainWhateverItsCode) {
+  const std::string out = Temporary("starts");
+  LocalWorkerOptions options =
+      Options(Script(absl::StrCat("echo x >> ", out, "\n[ $(wc -l < ", out,
+                                  ") -eq 1 ] && exit 3\nexit 2\n")),
+              1);
+  options.on_unusable = [](const std::string& why) { ADD_FAILURE() << why; };
+  LocalWorkerSupervisor supervisor(options);
+  ASSERT_TRUE(supervisor.Start().ok());
+  EXPECT_TRUE(Eventually([&] { return Contents(out).size() >= 6; }));
+}
+
+TEST(LocalWorkerSupervisorTest, NoneIsStartedAgainOnceRestartingHasStopped) {
+  LocalWorkerOptions options = Options(Script("exec sleep 600\n"), 1);
+  LocalWorkerSupervisor supervisor(options);
+  ASSERT_TRUE(supervisor.Start().ok());
+  supervisor.StopRestarting();
+  kill(supervisor.Pids()[0], SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return !Running(supervisor, 0); }));
+  supervisor.KillSlot(0);  // wakes it
+  absl::SleepFor(5 * options.first_restart_delay);
+  EXPECT_FALSE(Running(supervisor, 0));
 }
 
 TEST(LocalWorkerSupervisorTest, AKilledSlotGetsANewProcessEvenIfFrozen) {

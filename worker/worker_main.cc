@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -104,8 +103,23 @@ std::string AdvertisedAddress(const std::string& listen, int port) {
   return absl::StrCat(everywhere ? "" : host, ":", port);
 }
 
-// Runs until asked to end; the exit code.
-absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
+// Nothing is destroyed: a thread may still be in a call, and gRPC 1.51 may
+// abort a process that destroys its last callback server and channel.
+[[noreturn]] void Exit(int code) {
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+// How a start that failed ends the process. 2, as a wrong flag does, tells
+// whoever started it that the same flags will not do better on this host.
+int ExitCode(const absl::Status& status) {
+  const bool may_pass =
+      absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  return may_pass ? 1 : 2;
+}
+
+// Runs until asked to end, and ends the process; returns why it cannot start.
+absl::Status Work(const WorkerFlags& flags, Termination* termination) {
   if (flags.exit_with_parent.has_value()) {
     absl::Status tied = ExitWithParent(*flags.exit_with_parent);
     if (!tied.ok()) return tied;
@@ -113,6 +127,12 @@ absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
   MembershipOptions options;
   if (absl::Status found = Describe(flags, &options.join); !found.ok()) {
     return found;
+  }
+  if (!flags.warm_shapes.empty()) {
+    absl::StatusOr<std::vector<WarmShape>> shapes =
+        ReadWarmShapes(flags.warm_shapes);
+    if (!shapes.ok()) return shapes.status();
+    options.session.warm_shapes = *std::move(shapes);
   }
   StartLogging(flags.log_format, flags.log_level, options.join.worker());
 
@@ -138,12 +158,6 @@ absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
   options.session.open_device = [&flags] { return OpenDevice(flags); };
   options.session.buffers = &buffers;
   options.session.vote_delay = flags.injected_vote_delay;
-  if (!flags.warm_shapes.empty()) {
-    absl::StatusOr<std::vector<WarmShape>> shapes =
-        ReadWarmShapes(flags.warm_shapes);
-    if (!shapes.ok()) return shapes.status();
-    options.session.warm_shapes = *std::move(shapes);
-  }
 
   MembershipEvents events;
   events.on_session = [&service](std::shared_ptr<GroupSession> session) {
@@ -164,8 +178,9 @@ absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
 
   const Termination::Reason reason = termination->Await();
   if (reason.exit_code != 0) {
+    std::fprintf(stderr, "ithaca-worker: %s\n", reason.text.c_str());
     membership.Stop();
-    return absl::UnavailableError(reason.text);
+    Exit(reason.exit_code);
   }
   spdlog::info("ending: {}", reason.text);
   const bool drained = service.AwaitIdle(flags.drain_timeout);
@@ -175,12 +190,7 @@ absl::StatusOr<int> Work(const WorkerFlags& flags, Termination* termination) {
   }
   const bool ended = membership.Stop();
   (*server)->Shutdown(absl::ToChronoTime(absl::Now() + kSendTimeout));
-  if (!ended) {
-    // A thread is still in a call: nothing it uses may be destroyed.
-    spdlog::shutdown();
-    _exit(1);
-  }
-  return drained ? 0 : 1;
+  Exit(drained && ended ? 0 : 1);
 }
 
 int Main(int argc, char** argv) {
@@ -192,13 +202,11 @@ int Main(int argc, char** argv) {
     std::fputs(exit->text.c_str(), exit->code == 0 ? stdout : stderr);
     return exit->code;
   }
-  absl::StatusOr<int> code = Work(std::get<WorkerFlags>(parsed), &termination);
-  if (!code.ok()) {
-    std::fprintf(stderr, "ithaca-worker: %s\n",
-                 std::string(code.status().message()).c_str());
-    return EXIT_FAILURE;
-  }
-  return *code;
+  const absl::Status failure =
+      Work(std::get<WorkerFlags>(parsed), &termination);
+  std::fprintf(stderr, "ithaca-worker: %s\n",
+               std::string(failure.message()).c_str());
+  Exit(ExitCode(failure));
 }
 
 }  // namespace

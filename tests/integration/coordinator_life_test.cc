@@ -18,6 +18,7 @@ namespace ithaca {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Workers that are late in each exchange, so that calls take a while.
 std::vector<std::string> SlowWorkers(int delay_ms) {
@@ -129,6 +130,30 @@ TEST(CoordinatorLifeTest, AnAddressInUseIsAPlainErrorThatNamesIt) {
   CoordinatorProcess fourth({"--metrics-listen=127.0.0.1:70000"});
   EXPECT_EQ(fourth.AwaitExit(), 1);
   EXPECT_THAT(fourth.Log(), HasSubstr("70000"));
+}
+
+TEST(CoordinatorLifeTest, WorkersThatCannotRunHereEndItWithTheirOwnWords) {
+  for (const char* flag : {"--worker-flag=--threads=many", "--device=cuda"}) {
+    CoordinatorProcess server({"--local-workers=2", flag});
+    EXPECT_EQ(server.AwaitExit(), 1);
+    EXPECT_THAT(server.Log(), HasSubstr("ithaca-worker: "));
+    EXPECT_THAT(server.Log(), HasSubstr("exited with code 2"));
+  }
+}
+
+TEST(CoordinatorLifeTest, AWorkerBinaryThatIsNoneEndsItWithItsPath) {
+  for (const char* binary : {"/no/such/worker", "/etc/hostname"}) {
+    CoordinatorProcess server(
+        {"--local-workers=2", std::string("--worker-binary=") + binary});
+    EXPECT_EQ(server.AwaitExit(), 1);
+    EXPECT_THAT(server.Log(), HasSubstr(binary));
+  }
+}
+
+TEST(CoordinatorLifeTest, AtLevelOffItStillSaysWhyItCannotStart) {
+  CoordinatorProcess server({"--log-level=off", "--metrics-listen=here"});
+  EXPECT_EQ(server.AwaitExit(), 1);
+  EXPECT_THAT(server.Log(), StartsWith("ithaca-coordinator: cannot start: "));
 }
 
 TEST(CoordinatorLifeTest, WithoutWorkersCallsAreUnavailableAtOnce) {

@@ -146,11 +146,15 @@ TEST(WorkerProcessTest, AWrongFlagIsOneLineAndCodeTwo) {
   EXPECT_THAT(worker.Stderr(), StartsWith("ithaca-worker: --threads"));
 }
 
-TEST(WorkerProcessTest, ADeviceThatIsNotThereIsOneLineAndCodeOne) {
-  WorkerProcess worker({"--coordinator=127.0.0.1:1", "--device=tpu"});
-  EXPECT_EQ(worker.Wait(), 1);
-  EXPECT_THAT(worker.Stderr(), StartsWith("ithaca-worker: "));
-  EXPECT_THAT(worker.Stderr(), HasSubstr("tpu"));
+TEST(WorkerProcessTest, WhatThisHostDoesNotHaveIsOneLineAndCodeTwo) {
+  for (const char* flag : {"--device=tpu", "--warm-shapes=/no/such/file"}) {
+    WorkerProcess worker({"--coordinator=127.0.0.1:1", flag});
+    EXPECT_EQ(worker.Wait(), 2);
+    EXPECT_THAT(worker.Stderr(), StartsWith("ithaca-worker: "));
+    EXPECT_THAT(
+        worker.Stderr(),
+        HasSubstr(std::string(flag).substr(std::string(flag).find('=') + 1)));
+  }
 }
 
 TEST(WorkerProcessTest, AnAddressThatIsTakenIsCodeOne) {
