@@ -52,9 +52,10 @@ __device__ __forceinline__ void CopyTile(const CopyTask& task, uint32_t tile) {
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     CopyHeadsKernel(const __grid_constant__ TaskList<CopyTask> list) {
   for (uint32_t tile = blockIdx.x; tile < list.num_tiles; tile += gridDim.x) {
-    const int index = list.Find(tile);
-    const CopyTask& task = list.tasks[index];
-    const uint32_t own_tile = tile - list.first_tile[index];
+    const auto place = list.Find(tile);
+    if (!place.exists) continue;
+    const CopyTask& task = list.tasks[place.task];
+    const uint32_t own_tile = place.tile;
     switch (task.vector_bytes) {
       case 16:
         CopyTile<uint4>(task, own_tile);

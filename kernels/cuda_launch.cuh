@@ -54,6 +54,7 @@ class TaskBatcher {
  private:
   void Flush() {
     if (list_.num_tasks == 0) return;
+    list_.Arrange();
     const cudaError_t error = launch_(list_);
     if (error_ == cudaSuccess) error_ = error;
     list_ = {};

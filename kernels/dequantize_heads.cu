@@ -7,6 +7,7 @@
 #include "core/data_type.h"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/element.h"
+#include "kernels/fast_divider.h"
 #include "kernels/layout.h"
 #include "kernels/layout_cuda.h"
 #include "kernels/packed_elements.cuh"
@@ -55,47 +56,44 @@ __device__ __forceinline__ uint4 DecodeVector(const CodeVector<T>& codes,
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-template <DataType T, CommunicationPrecision P, int kLanes, int kVectors,
-          int kRows>
+// Vectors that a thread has in flight at a time: half as many bytes come in as
+// go out, so twice as many as a copy has.
+constexpr int kVectorsPerThread = 8;
+constexpr uint32_t kVectorsPerTile = kThreadsPerBlock * kVectorsPerThread;
+
+// Neighbouring threads take neighbouring vectors, whatever row they are of:
+// reads of codes and writes of elements are whole lines.
+template <DataType T, CommunicationPrecision P>
 __global__ void __launch_bounds__(kThreadsPerBlock, 4)
     DequantizeWideKernel(const __grid_constant__ TaskList<RowTask> list,
-                         uint32_t vectors_per_row) {
-  using Slots = RowSlots<kLanes, kVectors, kRows>;
+                         const FastDivider vectors_per_row) {
   constexpr int kElements = RowVector<T>::kElements;
   for (uint32_t tile = blockIdx.x; tile < list.num_tiles; tile += gridDim.x) {
-    const int index = list.Find(tile);
-    const RowTask& task = list.tasks[index];
-    const uint32_t own_tile = tile - list.first_tile[index];
+    const auto place = list.Find(tile);
+    if (!place.exists) continue;
+    const RowTask& task = list.tasks[place.task];
+    const uint32_t num_vectors = task.num_rows * vectors_per_row.divisor();
+    const uint32_t first = place.tile * kVectorsPerTile + threadIdx.x;
 
-    CodeVector<T> codes[kRows][kVectors] = {};
-    float scales[kRows] = {};
+    CodeVector<T> codes[kVectorsPerThread] = {};
+    float scales[kVectorsPerThread] = {};
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const uint32_t row = Slots::Row(own_tile, r);
-      if (row >= task.num_rows) continue;
-      const uint8_t* row_codes =
-          task.codes + int64_t{row} * vectors_per_row * kElements;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const uint32_t column = Slots::Column(v);
-        if (column >= vectors_per_row) continue;
-        codes[r][v] = LoadCodes<T>(row_codes + column * kElements);
-      }
-      scales[r] = __ldg(task.scales + row);
+    for (int i = 0; i < kVectorsPerThread; ++i) {
+      const uint32_t vector = first + i * kThreadsPerBlock;
+      if (vector >= num_vectors) continue;
+      codes[i] = LoadCodes<T>(task.codes + int64_t{vector} * kElements);
+      scales[i] = __ldg(task.scales + vectors_per_row.Divide(vector));
     }
 
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const uint32_t row = Slots::Row(own_tile, r);
-      if (row >= task.num_rows) continue;
+    for (int i = 0; i < kVectorsPerThread; ++i) {
+      const uint32_t vector = first + i * kThreadsPerBlock;
+      if (vector >= num_vectors) continue;
+      const uint32_t row = vectors_per_row.Divide(vector);
+      const uint32_t column = vector - row * vectors_per_row.divisor();
       auto* vectors = reinterpret_cast<uint4*>(
-          task.elements + LocateRow(task, vectors_per_row * 16, row));
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const uint32_t column = Slots::Column(v);
-        if (column >= vectors_per_row) continue;
-        vectors[column] = DecodeVector<T, P>(codes[r][v], scales[r]);
-      }
+          task.elements + LocateRow(task, vectors_per_row.divisor() * 16, row));
+      vectors[column] = DecodeVector<T, P>(codes[i], scales[i]);
     }
   }
 }
@@ -108,9 +106,10 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   using Storage = typename Element<T>::Storage;
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t tile = blockIdx.x; tile < list.num_tiles; tile += gridDim.x) {
-    const int index = list.Find(tile);
-    const RowTask& task = list.tasks[index];
-    const uint32_t row = NarrowSlots::Row(tile - list.first_tile[index], 0);
+    const auto place = list.Find(tile);
+    if (!place.exists) continue;
+    const RowTask& task = list.tasks[place.task];
+    const uint32_t row = NarrowSlots::Row(place.tile, 0);
     if (row >= task.num_rows) continue;
     const uint8_t* codes = task.codes + int64_t{row} * head_dim;
     auto* elements = reinterpret_cast<Storage*>(
@@ -129,20 +128,20 @@ template <DataType T, CommunicationPrecision P>
 cudaError_t Dequantize(const LayoutParams& params,
                        absl::Span<const DequantizeJob> jobs,
                        cudaStream_t stream, const CudaLaunchOptions& options) {
+  const int64_t vectors = params.head_dim / RowVector<T>::kElements;
   const auto wide = [&](const TaskList<RowTask>& list) {
-    const int64_t vectors = params.head_dim / RowVector<T>::kElements;
-    return DispatchGeometry<T>(
-        WideGeometry(vectors), [&]<int kLanes, int kVectors, int kRows>() {
-          return LaunchTiles(
-              DequantizeWideKernel<T, P, kLanes, kVectors, kRows>, list, stream,
-              options, static_cast<uint32_t>(vectors));
-        });
+    return LaunchTiles(DequantizeWideKernel<T, P>, list, stream, options,
+                       FastDivider(vectors));
   };
   const auto narrow = [&](const TaskList<RowTask>& list) {
     return LaunchTiles(DequantizeNarrowKernel<T, P>, list, stream, options,
                        static_cast<uint32_t>(params.head_dim));
   };
-  return LaunchRows<T>(params, jobs, wide, narrow);
+  const auto wide_tiles = [vectors](const RowTask& task) {
+    const auto count = task.num_rows * static_cast<uint32_t>(vectors);
+    return (count + kVectorsPerTile - 1) / kVectorsPerTile;
+  };
+  return LaunchRows(params, jobs, wide, wide_tiles, narrow);
 }
 
 }  // namespace

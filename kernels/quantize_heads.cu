@@ -60,9 +60,10 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 4)
   using Elements = PackedElements<T>;
   constexpr int kElements = RowVector<T>::kElements;
   for (uint32_t tile = blockIdx.x; tile < list.num_tiles; tile += gridDim.x) {
-    const int index = list.Find(tile);
-    const RowTask& task = list.tasks[index];
-    const uint32_t own_tile = tile - list.first_tile[index];
+    const auto place = list.Find(tile);
+    if (!place.exists) continue;
+    const RowTask& task = list.tasks[place.task];
+    const uint32_t own_tile = place.tile;
 
     uint4 data[kRows][kVectors];
 #pragma unroll
@@ -132,9 +133,10 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
   using Storage = typename Element<T>::Storage;
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t tile = blockIdx.x; tile < list.num_tiles; tile += gridDim.x) {
-    const int index = list.Find(tile);
-    const RowTask& task = list.tasks[index];
-    const uint32_t row = NarrowSlots::Row(tile - list.first_tile[index], 0);
+    const auto place = list.Find(tile);
+    if (!place.exists) continue;
+    const RowTask& task = list.tasks[place.task];
+    const uint32_t row = NarrowSlots::Row(place.tile, 0);
     // The same for the whole warp, as all its lanes share a row.
     if (row >= task.num_rows) continue;
     const auto* elements = reinterpret_cast<const Storage*>(
@@ -167,8 +169,8 @@ template <DataType T, CommunicationPrecision P>
 cudaError_t Quantize(const LayoutParams& params,
                      absl::Span<const QuantizeJob> jobs, cudaStream_t stream,
                      const CudaLaunchOptions& options) {
+  const int64_t vectors = params.head_dim / RowVector<T>::kElements;
   const auto wide = [&](const TaskList<RowTask>& list) {
-    const int64_t vectors = params.head_dim / RowVector<T>::kElements;
     return DispatchGeometry<T>(
         WideGeometry(vectors), [&]<int kLanes, int kVectors, int kRows>() {
           return LaunchTiles(QuantizeWideKernel<T, P, kLanes, kVectors, kRows>,
@@ -180,7 +182,10 @@ cudaError_t Quantize(const LayoutParams& params,
     return LaunchTiles(QuantizeNarrowKernel<T, P>, list, stream, options,
                        static_cast<uint32_t>(params.head_dim));
   };
-  return LaunchRows<T>(params, jobs, wide, narrow);
+  const auto wide_tiles = [vectors](const RowTask& task) {
+    return RowTiles(task, WideGeometry(vectors));
+  };
+  return LaunchRows(params, jobs, wide, wide_tiles, narrow);
 }
 
 }  // namespace

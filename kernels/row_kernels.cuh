@@ -78,24 +78,26 @@ cudaError_t DispatchGeometry(const RowGeometry& geometry,
   return cudaErrorInvalidValue;
 }
 
+// Tiles of a task whose rows are shared like this.
+inline uint32_t RowTiles(const RowTask& task, const RowGeometry& geometry) {
+  const auto rows = static_cast<uint32_t>(geometry.rows_per_tile());
+  return (task.num_rows + rows - 1) / rows;
+}
+
 // Launches the tasks of all jobs: wide(list) and narrow(list) launch those of
-// their kind.
-template <DataType T, typename Job, typename Wide, typename Narrow>
+// their kind; wide_tiles(task) says how many tiles a wide one has.
+template <typename Job, typename Wide, typename WideTiles, typename Narrow>
 cudaError_t LaunchRows(const LayoutParams& params, absl::Span<const Job> jobs,
-                       const Wide& wide, const Narrow& narrow) {
+                       const Wide& wide, const WideTiles& wide_tiles,
+                       const Narrow& narrow) {
   TaskBatcher<RowTask, Wide> wide_tasks(wide);
   TaskBatcher<RowTask, Narrow> narrow_tasks(narrow);
-  const auto tiles = [](const RowTask& task, const RowGeometry& geometry) {
-    const auto rows = static_cast<uint32_t>(geometry.rows_per_tile());
-    return (task.num_rows + rows - 1) / rows;
-  };
-  const int64_t vectors = params.head_dim / RowVector<T>::kElements;
   for (const Job& job : jobs) {
     ForEachTask(params, job, [&](const RowTask& task) {
       if (task.wide) {
-        wide_tasks.Add(task, tiles(task, WideGeometry(vectors)));
+        wide_tasks.Add(task, wide_tiles(task));
       } else {
-        narrow_tasks.Add(task, tiles(task, RowGeometry()));
+        narrow_tasks.Add(task, RowTiles(task, RowGeometry()));
       }
     });
   }

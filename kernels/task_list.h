@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/fast_divider.h"
 #include "kernels/host_device.h"
 
 // Jobs as a GPU runs them: tasks, with strides in bytes, divisions prepared and
@@ -15,38 +16,89 @@ namespace ithaca::kernels {
 inline constexpr int kThreadsPerBlock = 256;
 
 // Tasks of one launch, passed by value as kernel parameters.
+//
+// Tasks of about the same size take turns: tile 0 of each, then tile 1 of each.
+// Blocks that run at the same time are thus at the same tokens in all of them,
+// and what they read or write together is whole token rows of a tensor, one
+// piece of memory, where a single task's tiles touch every row for a part.
 template <typename Task>
 struct TaskList {
   static constexpr int kCapacity = 64;
 
+  // Tasks that take turns.
+  struct Round {
+    uint32_t first_tile = 0;
+    uint32_t first_task = 0;
+    FastDivider num_tasks;
+  };
+
+  // A tile of the launch, seen from its task. Where `exists` is false, the
+  // task is through while others of its round are not.
+  struct Place {
+    uint32_t task = 0;
+    uint32_t tile = 0;
+    bool exists = false;
+  };
+
   Task tasks[kCapacity] = {};
-  uint32_t first_tile[kCapacity] = {};
+  uint32_t tiles_of[kCapacity] = {};
+  Round rounds[kCapacity] = {};
   int num_tasks = 0;
-  uint32_t num_tiles = 0;
+  int num_rounds = 0;
+  uint32_t num_tiles = 0;  // of all rounds; set by Arrange
 
   bool full() const { return num_tasks == kCapacity; }
 
-  // REQUIRES: not full().
+  // REQUIRES: not full(); tiles >= 1.
   void Add(const Task& task, uint32_t tiles) {
-    tasks[num_tasks] = task;
-    first_tile[num_tasks] = num_tiles;
-    ++num_tasks;
-    num_tiles += tiles;
+    // Largest first; those of one size stay in order.
+    int at = num_tasks++;
+    for (; at > 0 && tiles_of[at - 1] < tiles; --at) {
+      tasks[at] = tasks[at - 1];
+      tiles_of[at] = tiles_of[at - 1];
+    }
+    tasks[at] = task;
+    tiles_of[at] = tiles;
   }
 
-  // The task of a tile. REQUIRES: tile < num_tiles.
-  ITHACA_HOST_DEVICE_INLINE int Find(uint32_t tile) const {
+  // Makes the rounds, after the last Add: a round's smallest task has at least
+  // three quarters of the largest one's tiles, so that few tiles do not exist.
+  void Arrange() {
+    num_rounds = 0;
+    num_tiles = 0;
+    for (int first = 0; first < num_tasks;) {
+      int end = first + 1;
+      while (end < num_tasks &&
+             4 * uint64_t{tiles_of[end]} >= 3 * uint64_t{tiles_of[first]}) {
+        ++end;
+      }
+      rounds[num_rounds++] = {num_tiles, static_cast<uint32_t>(first),
+                              FastDivider(end - first)};
+      num_tiles += static_cast<uint32_t>(end - first) * tiles_of[first];
+      first = end;
+    }
+  }
+
+  // REQUIRES: tile < num_tiles.
+  ITHACA_HOST_DEVICE_INLINE Place Find(uint32_t tile) const {
     int low = 0;
-    int high = num_tasks;
+    int high = num_rounds;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      if (first_tile[middle] <= tile) {
+      if (rounds[middle].first_tile <= tile) {
         low = middle;
       } else {
         high = middle;
       }
     }
-    return low;
+    const Round& round = rounds[low];
+    const uint32_t turn = tile - round.first_tile;
+    Place place;
+    place.tile = round.num_tasks.Divide(turn);
+    place.task =
+        round.first_task + turn - place.tile * round.num_tasks.divisor();
+    place.exists = place.tile < tiles_of[place.task];
+    return place;
   }
 };
 

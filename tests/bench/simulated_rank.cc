@@ -99,6 +99,13 @@ CallTimes SimulatedRank::Run(const AttentionShape& shape,
   return times;
 }
 
+void SimulatedRank::KeepLayoutWork(const AttentionShape& shape,
+                                   const AttentionOptions& options) {
+  device_.KeepLayoutWork(true);
+  Run(shape, options);
+  device_.KeepLayoutWork(false);
+}
+
 CallTimes SimulatedRank::Median(const AttentionShape& shape,
                                 const AttentionOptions& options, int warm_ups,
                                 int repeats, int64_t busy_bytes) {

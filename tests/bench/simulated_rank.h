@@ -2,6 +2,7 @@
 #define ITHACA_TESTS_BENCH_SIMULATED_RANK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,8 +19,9 @@
 
 namespace ithaca::bench {
 
-// A CUDA device that counts what a call in the steady state must not do, and
-// notes when the host had given it all its work.
+// A CUDA device that counts what a call in the steady state must not do, notes
+// when the host had given it all its work, and keeps the layout work to be done
+// again.
 class WatchedDevice : public Device {
  public:
   explicit WatchedDevice(CudaDevice* device) : device_(device) {}
@@ -47,17 +49,30 @@ class WatchedDevice : public Device {
   }
   absl::Status CopyHeads(const kernels::LayoutParams& params,
                          absl::Span<const kernels::CopyJob> jobs) override {
+    Keep(&CudaDevice::CopyHeads, params, jobs);
     return device_->CopyHeads(params, jobs);
   }
   absl::Status QuantizeHeads(
       const kernels::LayoutParams& params,
       absl::Span<const kernels::QuantizeJob> jobs) override {
+    Keep(&CudaDevice::QuantizeHeads, params, jobs);
     return device_->QuantizeHeads(params, jobs);
   }
   absl::Status DequantizeHeads(
       const kernels::LayoutParams& params,
       absl::Span<const kernels::DequantizeJob> jobs) override {
+    Keep(&CudaDevice::DequantizeHeads, params, jobs);
     return device_->DequantizeHeads(params, jobs);
+  }
+  // From here on, until the next KeepLayoutWork(false), layout work is kept;
+  // what was kept before is forgotten.
+  void KeepLayoutWork(bool keep) {
+    keep_ = keep;
+    if (keep) kept_.clear();
+  }
+  // Queues the kept work once more, on the same memory.
+  void RepeatLayoutWork() const {
+    for (const auto& work : kept_) work();
   }
   DeviceMark Mark() override { return device_->Mark(); }
   absl::Status Synchronize() override;
@@ -66,7 +81,20 @@ class WatchedDevice : public Device {
   }
 
  private:
+  template <typename Job>
+  void Keep(absl::Status (CudaDevice::*launch)(const kernels::LayoutParams&,
+                                               absl::Span<const Job>),
+            const kernels::LayoutParams& params, absl::Span<const Job> jobs) {
+    if (!keep_ || jobs.empty()) return;
+    kept_.emplace_back([this, launch, params,
+                        jobs = std::vector<Job>(jobs.begin(), jobs.end())] {
+      static_cast<void>((device_->*launch)(params, jobs));
+    });
+  }
+
   CudaDevice* const device_;
+  bool keep_ = false;
+  std::vector<std::function<void()>> kept_;
   int64_t allocations_ = 0;
   int64_t synchronizations_ = 0;
   double synchronize_entered_ = 0;
@@ -106,6 +134,12 @@ class SimulatedRank {
   // synchronizations are the most of any call.
   CallTimes Median(const AttentionShape& shape, const AttentionOptions& options,
                    int warm_ups, int repeats, int64_t busy_bytes = 0);
+
+  // Runs a call and keeps its layout work, for RepeatLayoutWork: alone, without
+  // what a call has between its stages.
+  void KeepLayoutWork(const AttentionShape& shape,
+                      const AttentionOptions& options);
+  void RepeatLayoutWork() const { device_.RepeatLayoutWork(); }
 
   SequenceParallelPlan Plan(const AttentionShape& shape,
                             const AttentionOptions& options) const;
