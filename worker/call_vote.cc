@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "worker/call_refusal.h"
 
 namespace ithaca {
 
@@ -23,20 +24,29 @@ absl::Status CountVotes(absl::Span<const CallVote> votes) {
   }
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     if (votes[rank].code == absl::StatusCode::kOk) continue;
-    const absl::StatusCode code =
-        votes[rank].code == absl::StatusCode::kUnimplemented
-            ? absl::StatusCode::kUnimplemented
-            : absl::StatusCode::kResourceExhausted;
-    return absl::Status(
-        code, absl::StrCat("rank ", rank, " cannot run the call: ",
-                           absl::StatusCodeToString(votes[rank].code)));
+    const absl::StatusCode code = IsVoted(votes[rank].code)
+                                      ? votes[rank].code
+                                      : absl::StatusCode::kResourceExhausted;
+    return Refused(
+        absl::Status(code,
+                     absl::StrCat("rank ", rank, " cannot run the call: ",
+                                  absl::StatusCodeToString(votes[rank].code))),
+        Refusal::kAnotherRanksReason);
   }
   return absl::OkStatus();
 }
 
-bool GroupIsIntactAfter(const absl::Status& agreed) {
-  return agreed.ok() || absl::IsUnimplemented(agreed) ||
-         absl::IsResourceExhausted(agreed);
+bool IsVoted(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace ithaca

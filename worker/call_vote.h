@@ -11,13 +11,15 @@ namespace ithaca {
 // same votes gets the same answer.
 //
 // Errors: kInternal (call number or plan of some rank differ from rank 0's:
-// the group is lost), else the lowest failing rank's own code, kUnimplemented
-// or kResourceExhausted (any other code counts as the latter): the group is
-// intact.
+// the group is lost), else the lowest failing rank's own code where IsVoted
+// allows it, kResourceExhausted where not; it is marked as another rank's
+// refusal, and the group is intact.
 absl::Status CountVotes(absl::Span<const CallVote> votes);
 
-// Whether the group survived what Agree returned.
-bool GroupIsIntactAfter(const absl::Status& agreed);
+// Whether a vote against a call may say so: kResourceExhausted and
+// kUnimplemented, and of a client's region kNotFound, kInvalidArgument and
+// kFailedPrecondition.
+bool IsVoted(absl::StatusCode code);
 
 }  // namespace ithaca
 

@@ -36,8 +36,8 @@ using ExchangeId = uint64_t;
 struct CallVote {
   uint64_t call_number = 0;
   uint64_t plan_fingerprint = 0;
-  // kOk, or why this rank cannot run the call (kResourceExhausted,
-  // kUnimplemented); then no rank runs it.
+  // kOk, or why this rank cannot run the call (see IsVoted); then no rank runs
+  // it.
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
@@ -49,8 +49,8 @@ class Communicator {
   virtual int world_size() const = 0;
 
   // Compares votes among all ranks, on the host. OK: all ranks run this very
-  // call. kResourceExhausted or kUnimplemented: some rank cannot; every rank
-  // returns the same code, the lowest such rank's, and the group is intact.
+  // call. An error marked as a Refusal: some rank cannot; every rank returns
+  // the same code, the lowest such rank's, and the group is intact. Else,
   // kInternal: call number or plan differ; kUnavailable: a peer is gone or the
   // time limit passed: the group is lost.
   virtual absl::Status Agree(const CallVote& vote) = 0;

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "worker/call_refusal.h"
 #include "worker/call_vote.h"
 
 namespace ithaca {
@@ -221,7 +222,7 @@ absl::Status GlooCommunicator::AgreeWithin(const CallVote& vote,
   absl::StatusOr<std::vector<CallVote>> votes = ballot_->Cast(vote, limit);
   if (!votes.ok()) return Lose(votes.status());
   absl::Status result = CountVotes(*votes);
-  if (!GroupIsIntactAfter(result)) {
+  if (!GroupSurvives(result)) {
     absl::MutexLock lock(&mutex_);
     if (lost_.ok()) lost_ = absl::UnavailableError(result.message());
   }

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "worker/call_refusal.h"
+
 namespace ithaca {
 
 GroupSession::GroupSession(const GroupSessionOptions& options,

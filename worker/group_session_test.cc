@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "worker/call_refusal.h"
 #include "worker/fake_rank_device.h"
 
 namespace ithaca {

@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<HostBuffer>> HostBufferPool::Take(
     buffer = std::make_unique<HostBuffer>(bytes);
     if (buffer->data() == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no host memory for an output of ", bytes, " bytes"));
+          absl::StrCat("out of host memory: ", bytes, " bytes wanted"));
     }
   }
   return std::shared_ptr<HostBuffer>(

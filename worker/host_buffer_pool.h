@@ -11,7 +11,8 @@
 
 namespace ithaca {
 
-// Host memory that outputs lie in until they are sent.
+// Host memory that inputs are staged in, and that outputs lie in until they
+// are sent.
 class HostBuffer {
  public:
   explicit HostBuffer(int64_t capacity);  // data() is null if there is none
@@ -30,7 +31,7 @@ class HostBuffer {
 
 // Keeps a few buffers for the next calls: fresh memory costs a page fault for
 // every page, more than the copy into it. What it keeps depends on the largest
-// outputs and not on how many shapes were seen.
+// calls and not on how many shapes were seen.
 //
 // Thread-safe. Buffers may outlive the pool.
 class HostBufferPool {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "worker/call_refusal.h"
 #include "worker/call_vote.h"
 
 namespace ithaca {
@@ -100,7 +101,7 @@ class InProcessGroup::State {
     if (!waited.ok() && round.arrived < world_size_) return waited;
     absl::Status result = CountVotes(round.votes);
     if (++round.read == world_size_) rounds_.erase(number);
-    if (!GroupIsIntactAfter(result) && lost_.ok()) {
+    if (!GroupSurvives(result) && lost_.ok()) {
       lost_ = absl::UnavailableError(result.message());
     }
     return result;

@@ -8,41 +8,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/plan_policy.h"
+#include "worker/call_refusal.h"
+#include "worker/call_vote.h"
+#include "worker/rank_tensors.h"
 #include "worker/silent_communicator.h"
 
 namespace ithaca {
 namespace {
 
-// Bytes of a rank's tensors.
-struct Sizes {
-  int64_t image_query = 0;  // and image output
-  int64_t image_key = 0;    // and image value
-  int64_t text_query = 0;   // and text output
-  int64_t text_key = 0;     // and text value
-
-  int64_t inputs() const {
-    return image_query + text_query + 2 * (image_key + text_key);
-  }
-};
-
-Sizes SizesOf(const SequenceParallelPlan& plan, int rank) {
-  const AttentionShape& shape = plan.shape;
-  const int64_t image = plan.ranks[static_cast<size_t>(rank)].image_tokens.size;
-  const int64_t token = shape.batch * shape.head_dim * ByteSize(shape.dtype);
-  Sizes sizes;
-  sizes.image_query = token * image * shape.num_heads;
-  sizes.image_key = token * image * shape.num_kv_heads;
-  sizes.text_query = token * shape.text_query_tokens() * shape.num_heads;
-  sizes.text_key = token * shape.text_tokens * shape.num_kv_heads;
-  return sizes;
+// What Run of attention ended with: its errors are votes, this rank's or
+// another's, or the group's loss.
+absl::Status AttentionError(const absl::Status& status) {
+  return !GroupSurvives(status) && IsVoted(status.code())
+             ? Refused(status, Refusal::kOwnReason)
+             : status;
 }
 
 }  // namespace
-
-bool GroupSurvives(const absl::Status& status) {
-  return status.ok() || absl::IsResourceExhausted(status) ||
-         absl::IsUnimplemented(status);
-}
 
 RankExecutor::RankExecutor(Device* device, Communicator* communicator,
                            AttentionKernels* kernels,
@@ -78,23 +60,29 @@ absl::StatusOr<SequenceParallelPlan> RankExecutor::Plan(
         absl::StrCat("this rank's plan differs from the coordinator's: ",
                      plan->Fingerprint(), " and ", call.plan_fingerprint));
   }
+  return plan;
+}
+
+absl::Status RankExecutor::Check(const RankCall& call,
+                                 const SequenceParallelPlan& plan) const {
+  if (!call.refusal.ok()) return call.refusal;
   int64_t received = 0;
   for (std::string_view piece : call.tensors) {
     received += static_cast<int64_t>(piece.size());
   }
-  const int64_t expected = SizesOf(*plan, communicator_->rank()).inputs();
+  const int64_t expected = BytesOfRank(plan, communicator_->rank()).inputs();
   if (received != expected) {
     return absl::InternalError(
         absl::StrCat("tensors: expected ", expected, " bytes, got ", received));
   }
-  return plan;
+  return absl::OkStatus();
 }
 
 absl::Status RankExecutor::Prepare(const RankCall& call,
                                    const SequenceParallelPlan& plan,
                                    RankInputs* inputs, RankOutputs* outputs,
                                    std::shared_ptr<HostBuffer>* result) {
-  const Sizes sizes = SizesOf(plan, communicator_->rank());
+  const RankTensorBytes sizes = BytesOfRank(plan, communicator_->rank());
   absl::StatusOr<std::shared_ptr<HostBuffer>> buffer = output_buffers_->Take(
       sizes.image_query + (call.return_text_output ? sizes.text_query : 0));
   if (!buffer.ok()) return buffer.status();
@@ -120,7 +108,7 @@ absl::Status RankExecutor::Prepare(const RankCall& call,
 absl::Status RankExecutor::Scatter(const RankCall& call,
                                    const SequenceParallelPlan& plan,
                                    const RankInputs& inputs) {
-  const Sizes sizes = SizesOf(plan, communicator_->rank());
+  const RankTensorBytes sizes = BytesOfRank(plan, communicator_->rank());
   const std::array<std::pair<const void*, int64_t>, 6> tensors = {{
       {inputs.image_query, sizes.image_query},
       {inputs.image_key, sizes.image_key},
@@ -153,7 +141,7 @@ absl::Status RankExecutor::Scatter(const RankCall& call,
 absl::Status RankExecutor::Gather(const SequenceParallelPlan& plan,
                                   bool with_text, const RankOutputs& outputs,
                                   HostBuffer* result) {
-  const Sizes sizes = SizesOf(plan, communicator_->rank());
+  const RankTensorBytes sizes = BytesOfRank(plan, communicator_->rank());
   absl::Status status =
       device_->CopyToHost(result->data(), outputs.image, sizes.image_query);
   if (status.ok() && with_text) {
@@ -167,7 +155,7 @@ absl::Status RankExecutor::Refuse(const RankCall& call,
                                   const absl::Status& why) {
   const absl::Status agreed = communicator_->Agree(
       CallVote{call.number, call.plan_fingerprint, why.code()});
-  return GroupSurvives(agreed) ? why : agreed;
+  return GroupSurvives(agreed) ? Refused(why, Refusal::kOwnReason) : agreed;
 }
 
 absl::Status RankExecutor::WarmUp(const AttentionShape& shape,
@@ -195,7 +183,14 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
   absl::SleepFor(vote_delay_);
 
   absl::StatusOr<SequenceParallelPlan> plan = Plan(call);
-  if (!plan.ok()) return Refuse(call, plan.status());
+  if (!plan.ok()) {
+    // Nobody could say what else differs. The vote lets the others go.
+    const absl::Status refused = Refuse(call, plan.status());
+    return GroupSurvives(refused) ? plan.status() : refused;
+  }
+  if (absl::Status checked = Check(call, *plan); !checked.ok()) {
+    return Refuse(call, checked);
+  }
   RankInputs inputs;
   RankOutputs outputs;
   std::shared_ptr<HostBuffer> output;
@@ -214,7 +209,7 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
 
   absl::StatusOr<RankReport> report =
       attention_.Run(*plan, call.number, inputs, outputs);
-  if (!report.ok()) return report.status();
+  if (!report.ok()) return AttentionError(report.status());
   report->stage_seconds[static_cast<size_t>(Stage::kScatter)] +=
       device_->SecondsBetween(scatter_begin, scatter_end);
 
@@ -228,7 +223,7 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
   report->stage_seconds[static_cast<size_t>(Stage::kGather)] =
       device_->SecondsBetween(gather_begin, gather_end);
 
-  const Sizes sizes = SizesOf(*plan, communicator_->rank());
+  const RankTensorBytes sizes = BytesOfRank(*plan, communicator_->rank());
   RankResult result;
   result.output = std::move(output);
   result.output_bytes = sizes.image_query + (with_text ? sizes.text_query : 0);

@@ -29,6 +29,8 @@ struct RankCall {
   AttentionShape shape;
   AttentionOptions options;
   bool return_text_output = false;
+  // Why this rank cannot run the call, if so: it then only votes.
+  absl::Status refusal;
   // Dense, back to back, in pieces cut anywhere: image query [B, S_r, Hq, D],
   // image key and value [B, S_r, Hkv, D], text query [B, T, Hq, D] (none with
   // image_queries_only), text key and value [B, T, Hkv, D].
@@ -45,10 +47,6 @@ struct RankResult {
   RankReport report;
   double total_seconds = 0;  // from the first byte taken to the last returned
 };
-
-// Whether the group lives on after a call that ended so: every rank refused
-// the call before its first exchange, or it went well.
-bool GroupSurvives(const absl::Status& status);
 
 // Thread-safety: one call at a time.
 class RankExecutor {
@@ -68,9 +66,10 @@ class RankExecutor {
 
   // What this rank finds wrong before the first exchange it tells the others
   // by its vote, so that none begins what another will not.
-  // Errors: those of UlyssesAttention::Run; kResourceExhausted (no memory on
-  // device or host: the group is intact); kInternal (the plan or the number of
-  // bytes is not what the coordinator says: the group is lost).
+  // Errors, marked as a Refusal where the group is intact: those of
+  // UlyssesAttention::Run; the call's own refusal; kResourceExhausted (no
+  // memory on device or host); kInternal (intact: another number of bytes than
+  // the call takes; lost: another plan than the coordinator's).
   absl::StatusOr<RankResult> Run(RankCall call);
 
  private:
@@ -87,6 +86,8 @@ class RankExecutor {
                        const RankInputs& inputs);
   absl::Status Gather(const SequenceParallelPlan& plan, bool with_text,
                       const RankOutputs& outputs, HostBuffer* result);
+  absl::Status Check(const RankCall& call,
+                     const SequenceParallelPlan& plan) const;
   // Votes against the call; returns what it ends with.
   absl::Status Refuse(const RankCall& call, const absl::Status& why);
 

@@ -1,35 +1,17 @@
 #include "worker/rank_service.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "worker/call_conversion.h"
-#include "worker/grpc_status.h"
 #include "worker/rank_message.h"
+#include "worker/rank_status.h"
 
 namespace ithaca {
 
-RankService::RankService(std::function<void(const RankReport&)> on_report)
-    : on_report_(std::move(on_report)) {}
-
-void RankService::SetSession(std::shared_ptr<GroupSession> session) {
-  // The old session, if nobody else holds it, ends with the parameter: after
-  // the lock is given back.
-  absl::MutexLock lock(&mutex_);
-  session_.swap(session);
-}
-
-bool RankService::AwaitIdle(absl::Duration limit) {
-  const std::shared_ptr<GroupSession> current = session();
-  return current == nullptr || current->AwaitIdle(limit);
-}
-
-std::shared_ptr<GroupSession> RankService::session() {
-  absl::MutexLock lock(&mutex_);
-  return session_;
-}
+RankService::RankService(HostBufferPool* staging,
+                         std::function<void(const RankReport&)> on_report)
+    : host_{&sessions_, staging, std::move(on_report)} {}
 
 grpc::ServerUnaryReactor* RankService::RunAttention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -41,42 +23,41 @@ grpc::ServerUnaryReactor* RankService::RunAttention(
   // until the call ends. It only looks const: nobody reads it after this.
   const_cast<grpc::ByteBuffer*>(request)->Clear();
   if (!status.ok()) {
-    reactor->Finish(ToGrpc(status));
+    reactor->Finish(ToRankStatus(status));
     return reactor;
   }
 
-  const std::shared_ptr<GroupSession> session = this->session();
-  const uint64_t generation = message->call.generation();
-  if (session == nullptr || session->membership().generation != generation) {
-    const std::string present =
-        session == nullptr ? "none"
-                           : absl::StrCat(session->membership().generation);
-    reactor->Finish(ToGrpc(absl::FailedPreconditionError(
-        absl::StrCat("call.generation: this rank's group is of generation ",
-                     present, ", the call of ", generation))));
+  const auto session = sessions_.Find(message->call.generation());
+  if (!session.ok()) {
+    reactor->Finish(ToRankStatus(session.status()));
     return reactor;
   }
 
   absl::StatusOr<RankCall> call = ToRankCall(message->call);
   if (!call.ok()) {
-    reactor->Finish(ToGrpc(call.status()));
+    reactor->Finish(ToRankStatus(call.status()));
     return reactor;
   }
   call->tensors = std::move(message->tensors);
   call->tensors_owner = std::move(message);
-  status = session->Submit(
+  status = (*session)->Submit(
       *std::move(call),
       [this, reactor, response](absl::StatusOr<RankResult> result) {
         if (result.ok()) {
-          on_report_(result->report);
+          host_.on_report(result->report);
           *response =
               FrameRankResponse(ToProto(*result), std::move(result->output),
                                 result->output_bytes);
         }
-        reactor->Finish(ToGrpc(result.status()));
+        reactor->Finish(ToRankStatus(result.status()));
       });
-  if (!status.ok()) reactor->Finish(ToGrpc(status));
+  if (!status.ok()) reactor->Finish(ToRankStatus(status));
   return reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+RankService::StreamAttention(grpc::CallbackServerContext* /*context*/) {
+  return new RankStream(&host_);
 }
 
 }  // namespace ithaca

@@ -5,47 +5,55 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "worker/group_session.h"
+#include "worker/host_buffer_pool.h"
+#include "worker/rank_stream.h"
+#include "worker/serving_session.h"
 #include "worker/ulysses_attention.h"
 
 namespace ithaca {
 
 // ithaca.internal.v1.RankService: hands calls to the session they are for.
 // Messages are taken and given as raw bytes, so that tensors are copied once,
-// from what the network received onto the device, and back.
+// from what the network received onto the device, and back; those that come in
+// a stream once more, so that what the network received can go at once.
 //
-// A caller's deadline or cancellation is not looked at: ranks finish what they
-// entered, or the others would wait.
+// A caller's deadline or cancellation is not looked at once a call has its
+// number: ranks finish what they entered, or the others would wait.
 //
 // Thread-safe.
 class RankService
     : public internal::v1::RankService::WithRawCallbackMethod_RunAttention<
-          internal::v1::RankService::Service> {
+          internal::v1::RankService::WithRawCallbackMethod_StreamAttention<
+              internal::v1::RankService::Service>> {
  public:
-  // on_report: each call that went well, on the thread that ran it.
-  explicit RankService(std::function<void(const RankReport&)> on_report);
+  // staging: for the inputs of streams; outlives this. on_report: each call
+  // that went well, on the thread that ran it.
+  RankService(HostBufferPool* staging,
+              std::function<void(const RankReport&)> on_report);
 
   // Calls of its generation go to `session` from now on; null: to none.
-  void SetSession(std::shared_ptr<GroupSession> session);
+  void SetSession(std::shared_ptr<GroupSession> session) {
+    sessions_.Set(std::move(session));
+  }
 
   // Waits until the session, if there is one, has no call to run; false if it
   // still had at `limit`.
-  bool AwaitIdle(absl::Duration limit);
+  bool AwaitIdle(absl::Duration limit) { return sessions_.AwaitIdle(limit); }
 
  private:
-  std::shared_ptr<GroupSession> session();
-
   grpc::ServerUnaryReactor* RunAttention(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamAttention(
+      grpc::CallbackServerContext* context) override;
 
-  const std::function<void(const RankReport&)> on_report_;
-  absl::Mutex mutex_;
-  std::shared_ptr<GroupSession> session_ ABSL_GUARDED_BY(mutex_);
+  ServingSession sessions_;
+  const RankStream::Host host_;
 };
 
 }  // namespace ithaca

@@ -2,8 +2,6 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
-#include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/oracle/attention_oracle.h"
 #include "tests/oracle/tensor_data.h"
-#include "worker/fake_rank_device.h"
+#include "worker/rank_test_server.h"
 
 namespace ithaca {
 namespace {
@@ -22,8 +20,6 @@ namespace {
 using internal::v1::RunAttentionRequest;
 using internal::v1::RunAttentionResponse;
 using ::testing::HasSubstr;
-
-constexpr uint64_t kGeneration = 42;
 
 AttentionShape Shape() {
   AttentionShape shape;
@@ -43,25 +39,9 @@ RunAttentionRequest Request(const oracle::CallInputs& inputs, uint64_t number) {
   AttentionOptions options;
   options.softmax_scale = oracle::DefaultScale(shape);
   RunAttentionRequest request;
-  internal::v1::AttentionCall* call = request.mutable_call();
-  call->set_generation(kGeneration);
-  call->set_call_number(number);
-  call->set_plan_fingerprint(
-      MakeSequenceParallelPlan(shape, options, 1)->Fingerprint());
-  call->set_dtype(ithaca::v1::DATA_TYPE_FLOAT32);
-  call->set_batch(shape.batch);
-  call->set_image_tokens(shape.image_tokens);
-  call->set_text_tokens(shape.text_tokens);
-  call->add_valid_text_tokens(shape.valid_text_tokens[0]);
-  call->set_order(ithaca::v1::TOKEN_ORDER_IMAGE_FIRST);
-  call->set_num_heads(shape.num_heads);
-  call->set_num_kv_heads(shape.num_kv_heads);
-  call->set_head_dim(shape.head_dim);
-  call->set_softmax_scale(options.softmax_scale);
-  call->set_communication_precision(ithaca::v1::COMMUNICATION_PRECISION_NATIVE);
-  call->set_head_schedule(ithaca::v1::HEAD_SCHEDULE_AUTO);
-  call->set_kernel(ithaca::v1::ATTENTION_KERNEL_AUTO);
-  call->set_return_text_output(true);
+  *request.mutable_call() =
+      MakeTestCall(*MakeSequenceParallelPlan(shape, options, 1), 0);
+  request.mutable_call()->set_call_number(number);
   const size_t query = 7 * 4 * 8 * 4, key = 7 * 2 * 8 * 4;
   request.set_tensors(inputs.query.substr(0, query) +
                       inputs.key.substr(0, key) + inputs.value.substr(0, key) +
@@ -72,40 +52,13 @@ RunAttentionRequest Request(const oracle::CallInputs& inputs, uint64_t number) {
 
 class RankServiceTest : public ::testing::Test {
  protected:
-  RankServiceTest() : service_([this](const RankReport&) { ++reports_; }) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
-                                   grpc::InsecureChannelCredentials());
-    stub_ = internal::v1::RankService::NewStub(channel_);
-  }
-  ~RankServiceTest() override {
-    service_.SetSession(nullptr);
-    server_->Shutdown();
-  }
-
   void StartSession() {
-    GroupSessionOptions options;
-    options.open_device =
-        OpenFakeRankDevice(std::make_shared<InProcessGroup>(1));
-    options.buffers = &buffers_;
-    GroupMembership membership;
-    membership.generation = kGeneration;
-    service_.SetSession(std::make_shared<GroupSession>(
-        options, membership, std::make_shared<NoRendezvousStore>(),
-        GroupSessionEvents{}));
+    server_.StartSession(std::make_shared<InProcessGroup>(1), 0);
   }
 
   grpc::Status Run(const RunAttentionRequest& request,
                    RunAttentionResponse* response) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::minutes(1));
-    return stub_->RunAttention(&context, request, response);
+    return server_.Run(request, response);
   }
 
   void ExpectRightAnswer(uint64_t number) {
@@ -121,19 +74,14 @@ class RankServiceTest : public ::testing::Test {
     EXPECT_EQ(response.execution().stage_seconds_size(), 9);
   }
 
-  std::atomic<int> reports_{0};
-  HostBufferPool buffers_;
-  RankService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<internal::v1::RankService::Stub> stub_;
+  RankTestServer server_;
 };
 
 TEST_F(RankServiceTest, GeneratedClassesGetRightAnswers) {
   StartSession();
   for (uint64_t number = 1; number <= 3; ++number) ExpectRightAnswer(number);
-  EXPECT_EQ(reports_, 3);
-  EXPECT_TRUE(service_.AwaitIdle(absl::Seconds(30)));
+  EXPECT_EQ(server_.reports(), 3);
+  EXPECT_TRUE(server_.service()->AwaitIdle(absl::Seconds(30)));
 }
 
 TEST_F(RankServiceTest, CallsInFlightAtOnceRunByNumber) {
@@ -143,7 +91,7 @@ TEST_F(RankServiceTest, CallsInFlightAtOnceRunByNumber) {
     callers.emplace_back([this, number] { ExpectRightAnswer(number); });
   }
   for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(reports_, 8);
+  EXPECT_EQ(server_.reports(), 8);
 }
 
 TEST_F(RankServiceTest, WithoutASessionEveryGenerationIsRefused) {
@@ -151,7 +99,7 @@ TEST_F(RankServiceTest, WithoutASessionEveryGenerationIsRefused) {
   const grpc::Status status =
       Run(Request(oracle::RandomInputs(Shape(), 1), 1), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_TRUE(service_.AwaitIdle(absl::ZeroDuration()));
+  EXPECT_TRUE(server_.service()->AwaitIdle(absl::ZeroDuration()));
 }
 
 TEST_F(RankServiceTest, AnotherGenerationIsRefusedNamingBoth) {
@@ -193,7 +141,8 @@ TEST_F(RankServiceTest, AKernelThatIsNotThereIsUnimplementedAndHarmsNothing) {
 
 TEST_F(RankServiceTest, BytesThatAreNoRequestAreRefused) {
   StartSession();
-  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel_);
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(
+      server_.channel());
   grpc::Slice slice(std::string("\x12\x7f", 2));
   grpc::ByteBuffer request(&slice, 1), response;
   grpc::ClientContext context;

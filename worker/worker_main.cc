@@ -147,9 +147,10 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
     spdlog::info("metrics on port {}", endpoint->port());
   }
 
-  HostBufferPool buffers;
-  RankService service(
-      [&metrics](const RankReport& report) { metrics.Observe(report); });
+  HostBufferPool buffers, staging;
+  RankService service(&staging, [&metrics](const RankReport& report) {
+    metrics.Observe(report);
+  });
   int port = 0;
   absl::StatusOr<std::unique_ptr<grpc::Server>> server =
       StartServer(flags.listen, &service, &port);
