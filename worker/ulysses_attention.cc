@@ -80,7 +80,9 @@ class Execution {
       if (status.ok()) status = SendBack(lane);
     }
     if (status.ok()) status = SendText();
-    while (status.ok() && !pending_.empty()) status = FinishOldest();
+    while (status.ok() && !pending_.empty()) {
+      status = LastTwoAreSmall() ? FinishLastTwo() : FinishOldest();
+    }
     return status;
   }
 
@@ -180,6 +182,34 @@ class Execution {
       if (!status.ok()) return status;
       if (oldest.way == Way::kIn && oldest.lane == lane) return status;
     }
+  }
+
+  // The last lane's rows and the text's are all that is missing, and unpacking
+  // the rows is no more work than a launch: it is not worth one of its own
+  // while the text is on its way.
+  bool LastTwoAreSmall() const {
+    constexpr int64_t kBytesOfALaunch = int64_t{8} << 20;
+    return pending_.size() == 2 && pending_[0].way == Way::kBack &&
+           pending_[1].way == Way::kText && !call_.quantized() &&
+           call_.shape().batch * call_.share().image_tokens.size *
+                   call_.TokenBytes(call_.shape().num_heads) <=
+               kBytesOfALaunch;
+  }
+
+  absl::Status FinishLastTwo() {
+    clock_->Enter(Stage::kOutputAllToAll);
+    const int lane = pending_.front().lane;
+    for (const Pending& pending : pending_) {
+      absl::Status status = communicator_->WaitExchange(pending.id);
+      if (!status.ok()) return status;
+    }
+    pending_.clear();
+    outputs_[lane] = {};  // sent
+    clock_->Enter(Stage::kOutputUnpack);
+    std::vector<kernels::CopyJob> jobs = OutputUnpackCopyJobs(call_, lane);
+    const std::vector<kernels::CopyJob> text = TextUnpackJobs(call_);
+    jobs.insert(jobs.end(), text.begin(), text.end());
+    return device_->CopyHeads(params_, jobs);
   }
 
   absl::Status FinishOldest() {

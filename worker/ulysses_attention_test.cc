@@ -122,6 +122,27 @@ TEST(UlyssesAttentionTest, TheNumberOfRanksChangesRoundingAtMost) {
   }
 }
 
+// Rows of small calls are unpacked together with the text, those of large ones
+// apart from it: the answer is the same.
+TEST(UlyssesAttentionTest, LargeRowsAndTextComeHomeApart) {
+  AttentionShape shape = Shape(/*image=*/320, /*heads=*/64, /*kv_heads=*/64);
+  shape.dtype = DataType::kFloat32;
+  shape.batch = 1;
+  shape.valid_text_tokens = {3};
+  shape.head_dim = 256;  // a rank's rows: 10 MiB
+  const oracle::CallInputs inputs = oracle::RandomInputs(shape, 12);
+  const AttentionOptions options =
+      Options(shape, HeadSchedule::kFused, CommunicationPrecision::kNative,
+              AttentionKernelKind::kFlash);
+  UlyssesTestGroup alone(1);
+  UlyssesTestGroup pair(2);
+  const std::vector<double> expected =
+      oracle::Decode(shape.dtype, MustRun(alone, shape, options, inputs));
+  const std::vector<double> output =
+      oracle::Decode(shape.dtype, MustRun(pair, shape, options, inputs));
+  EXPECT_LE(oracle::RelativeL2Error(output, expected), 1e-6);
+}
+
 TEST(UlyssesAttentionTest, BothSchedulesAgree) {
   for (const auto& [heads, kv_heads] :
        {std::pair<int64_t, int64_t>{6, 6}, {8, 2}, {7, 7}}) {
