@@ -6,7 +6,9 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <spdlog/common.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -23,6 +25,7 @@
 #include "server/group_manager.h"
 #include "server/grpc_arguments.h"
 #include "server/logging.h"
+#include "server/memory_region.h"
 
 namespace ithaca::server {
 
@@ -68,6 +71,20 @@ std::string LocalAddress(const std::string& listen, int port) {
   return absl::StrCat(host, ":", port);
 }
 
+bool CudaMemory(const CoordinatorFlags& flags) {
+  return flags.allow_cuda_memory && flags.device == "cuda";
+}
+
+RegionTable::Limits RegionLimits() {
+  RegionTable::Limits limits;
+  // Connections need descriptors too.
+  rlimit descriptors = {};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0) {
+    limits.regions = std::min<size_t>(limits.regions, descriptors.rlim_cur / 2);
+  }
+  return limits;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
@@ -84,8 +101,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
     if (!read.ok()) return read.status();
     token = *std::move(read);
   }
-  std::unique_ptr<Coordinator> coordinator(
-      new Coordinator(flags, std::move(token)));
+  std::unique_ptr<Coordinator> coordinator(new Coordinator(flags, token));
   const auto port = coordinator->StartServing(flags);
   if (!port.ok()) return port.status();
   if (auto status =
@@ -96,11 +112,18 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
   return coordinator;
 }
 
-Coordinator::Coordinator(const CoordinatorFlags& flags, BearerToken token)
+Coordinator::Coordinator(const CoordinatorFlags& flags,
+                         const BearerToken& token)
     : metrics_(std::string(Version()), flags.device),
       queue_(flags.max_queued_requests),
       budget_(flags.max_inflight_bytes),
       groups_(ManagerOptions(flags, &metrics_, &supervisor_)),
+      attacher_(&groups_, {}),
+      regions_(RegionLimits(),
+               [this](const internal::v1::Region& memory,
+                      std::function<void()> done) {
+                 attacher_.Detach(memory, std::move(done));
+               }),
       scheduler_(&groups_, &queue_, &metrics_,
                  [this, &flags] {
                    GroupScheduler::Options options;
@@ -109,9 +132,14 @@ Coordinator::Coordinator(const CoordinatorFlags& flags, BearerToken token)
                    options.on_ready_changed = [this](bool) { PublishHealth(); };
                    return options;
                  }()),
-      service_(&groups_, &scheduler_, &budget_, &metrics_,
-               {std::string(Version()), flags.device, flags.max_message_bytes,
-                flags.max_request_bytes, std::move(token)}) {
+      service_(
+          &groups_, &scheduler_, &budget_, &metrics_,
+          {std::string(Version()), flags.device, flags.max_message_bytes,
+           flags.max_request_bytes, token,
+           flags.allow_shared_memory || CudaMemory(flags) ? &regions_ : nullptr,
+           flags.allow_shared_memory, CudaMemory(flags)}),
+      memory_(&regions_, &attacher_, &metrics_,
+              {flags.allow_shared_memory, CudaMemory(flags), token}) {
   groups_.SetObserver(&scheduler_);
 }
 
@@ -132,6 +160,7 @@ absl::StatusOr<int> Coordinator::StartServing(const CoordinatorFlags& flags) {
   builder.AddListeningPort(flags.listen, grpc::InsecureServerCredentials(),
                            &port);
   builder.RegisterService(&service_);
+  builder.RegisterService(&memory_);
   groups_.AddTo(&builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
@@ -198,6 +227,12 @@ std::string Coordinator::ScrapeMetrics() {
   metrics_.SetWorkers(groups_.Workers());
   metrics_.SetQueuedRequests(queue_.size());
   metrics_.SetInFlightBytes(budget_.reserved());
+  const RegionTable::Totals memory = regions_.totals();
+  metrics_.SetLeases(memory.leases);
+  for (const MemoryKind kind : {MemoryKind::kShared, MemoryKind::kCuda}) {
+    const auto index = static_cast<size_t>(kind);
+    metrics_.SetRegions(kind, memory.regions[index], memory.bytes[index]);
+  }
   return metrics_.Serialize();
 }
 
@@ -209,6 +244,9 @@ void Coordinator::Shutdown(absl::Time deadline) {
   if (!service_.AwaitIdle(deadline)) {
     Log(spdlog::level::warn, "calls still ran at the end of the drain: cut");
   }
+  // While the workers are there to be told.
+  memory_.EndLeases();
+  regions_.AwaitEmpty(absl::Now() + kFarewell);
   // Before the workers are told to go, so that none comes back meanwhile.
   if (supervisor_ != nullptr) supervisor_->StopRestarting();
   groups_.Stop();
@@ -222,6 +260,9 @@ void Coordinator::Shutdown(absl::Time deadline) {
   if (server != nullptr) {
     server->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
   }
+  attacher_.Stop();
+  // No call is left that could hold a region.
+  regions_.AwaitEmpty(absl::InfiniteFuture());
   http_.reset();
 }
 

@@ -21,7 +21,10 @@
 #include "server/group_scheduler.h"
 #include "server/http_endpoint.h"
 #include "server/local_worker_supervisor.h"
+#include "server/memory_service.h"
 #include "server/metrics.h"
+#include "server/region_attacher.h"
+#include "server/region_table.h"
 
 namespace ithaca::server {
 
@@ -48,7 +51,7 @@ class Coordinator {
   void Shutdown(absl::Time deadline);
 
  private:
-  Coordinator(const CoordinatorFlags& flags, BearerToken token);
+  Coordinator(const CoordinatorFlags& flags, const BearerToken& token);
   // The port of calls.
   absl::StatusOr<int> StartServing(const CoordinatorFlags& flags);
   absl::Status StartWorkers(
@@ -62,8 +65,11 @@ class Coordinator {
   ByteBudget budget_;
   std::unique_ptr<LocalWorkerSupervisor> supervisor_;  // nullptr: none local
   GroupManagerImpl groups_;
+  RegionAttacher attacher_;
+  RegionTable regions_;
   GroupScheduler scheduler_;
   AttentionService service_;
+  MemoryService memory_;
   absl::Mutex health_mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(health_mutex_);
   std::unique_ptr<HttpEndpoint> http_;

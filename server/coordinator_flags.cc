@@ -151,6 +151,11 @@ class Parser {
     return option;
   }
 
+  void AddSwitch(const std::string& flag, bool* value,
+                 const std::string& help) {
+    app_.add_flag("--" + flag, *value, help)->envname(EnvironmentName(flag));
+  }
+
   void AddPlaces() {
     Add("listen", &flags_.listen,
         "Where to take calls from clients and workers. Port 0 takes a free "
@@ -166,6 +171,12 @@ class Parser {
         "A file with the token that each attention call must carry, as "
         "`authorization: Bearer TOKEN`. Default: none is asked for.")
         ->type_name("PATH");
+    AddSwitch("allow-shared-memory", &flags_.allow_shared_memory,
+              "Take tensors from clients of this host in POSIX shared memory "
+              "objects named /ithaca-*.");
+    AddSwitch("allow-cuda-memory", &flags_.allow_cuda_memory,
+              "Take tensors from clients of this host in GPU memory, by CUDA "
+              "IPC. With --device=cuda.");
   }
 
   void AddGroups() {

@@ -23,6 +23,8 @@ struct CoordinatorFlags {
   std::string worker_binary;
   std::vector<std::string> worker_flags;
   std::string auth_token_file;
+  bool allow_shared_memory = false;
+  bool allow_cuda_memory = false;
   int64_t max_message_bytes = int64_t{1} << 30;
   int64_t max_request_bytes = int64_t{4} << 30;
   int64_t max_inflight_bytes = int64_t{8} << 30;

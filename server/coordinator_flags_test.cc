@@ -49,6 +49,8 @@ TEST(CoordinatorFlagsTest, DefaultsServeOnThisHostOnly) {
   EXPECT_EQ(flags.group_size, 1);
   EXPECT_EQ(flags.max_message_bytes, int64_t{1} << 30);
   EXPECT_EQ(flags.calls_in_flight, 2);
+  EXPECT_FALSE(flags.allow_shared_memory);
+  EXPECT_FALSE(flags.allow_cuda_memory);
   EXPECT_EQ(flags.collective_timeout, absl::Seconds(30));
 }
 
@@ -104,6 +106,18 @@ TEST(CoordinatorFlagsTest, TheCommandLineWinsThenTheEnvironmentThenTheFile) {
   EXPECT_EQ(flags.max_queued_requests, 7);
 }
 
+TEST(CoordinatorFlagsTest, SwitchesComeBareWithAValueOrFromTheEnvironment) {
+  EXPECT_TRUE(Flags({"--allow-shared-memory"}).allow_shared_memory);
+  EXPECT_TRUE(Flags({"--allow-cuda-memory=true"}).allow_cuda_memory);
+  EXPECT_FALSE(Flags({"--allow-shared-memory", "--allow-shared-memory=false"})
+                   .allow_shared_memory);
+  setenv("ITHACA_ALLOW_SHARED_MEMORY", "1", 1);
+  const CoordinatorFlags flags = Flags({});
+  unsetenv("ITHACA_ALLOW_SHARED_MEMORY");
+  EXPECT_TRUE(flags.allow_shared_memory);
+  EXPECT_FALSE(flags.allow_cuda_memory);
+}
+
 TEST(CoordinatorFlagsTest, WrongFlagsAreOneLineThatNamesThem) {
   for (const char* flag :
        {"--no-such-flag=1", "--group-size=0", "--local-workers=-1",
@@ -111,7 +125,7 @@ TEST(CoordinatorFlagsTest, WrongFlagsAreOneLineThatNamesThem) {
         "--calls-in-flight=0", "--drain-timeout-seconds=-1",
         "--collective-timeout-seconds=nan", "--formation-timeout-seconds=0",
         "--listen=127.0.0.1:99999", "--log-format=xml", "--log-level=loud",
-        "--config=/no/such/file"}) {
+        "--allow-shared-memory=perhaps", "--config=/no/such/file"}) {
     const CoordinatorExit exit = Exit({flag});
     EXPECT_EQ(exit.code, 2) << flag;
     EXPECT_EQ(exit.text.find('\n'), exit.text.size() - 1) << exit.text;

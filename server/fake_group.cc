@@ -248,9 +248,13 @@ void FakeGroup::FailNext(int rank, grpc::Status status) {
   failures_[rank] = std::move(status);
 }
 
-void FakeGroup::RefuseNext(grpc::Status status) {
+void FakeGroup::RefuseNext(const grpc::Status& status) {
   const absl::MutexLock lock(&mutex_);
-  refusal_ = std::move(status);
+  ithaca::internal::v1::RankRefusal details;
+  details.set_when(ithaca::internal::v1::RankRefusal::BEFORE_EXCHANGES);
+  details.set_own_reason(true);
+  refusal_ = grpc::Status(status.error_code(), status.error_message(),
+                          details.SerializeAsString());
 }
 
 void FakeGroup::AnswerWrongly() {

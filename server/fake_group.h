@@ -40,8 +40,8 @@ class FakeGroup {
 
   // The rank answers its next call with this, before the others are asked.
   void FailNext(int rank, grpc::Status status);
-  // Every rank answers its next call with this.
-  void RefuseNext(grpc::Status status);
+  // Every rank refuses its next call with this, as after a vote.
+  void RefuseNext(const grpc::Status& status);
   // Every output from here on is off by one.
   void AnswerWrongly();
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "server/group_manager.h"
 #include "server/grpc_arguments.h"
+#include "server/rank_refusal.h"
 
 namespace ithaca::server {
 
@@ -30,12 +31,6 @@ RankChannels::RankChannels(const std::vector<GroupMember>& members) {
             member.address, grpc::InsecureChannelCredentials(),
             RankChannelArguments())));
   }
-}
-
-bool LeavesGroupIntact(const grpc::Status& status) {
-  return status.ok() ||
-         status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ||
-         status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
 }
 
 FanOut::FanOut(std::shared_ptr<RankChannels> channels,

@@ -35,10 +35,6 @@ class RankChannels {
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
 };
 
-// Whether a rank's answer leaves its group whole: OK, or a refusal that every
-// rank gives alike before any has begun.
-bool LeavesGroupIntact(const grpc::Status& status);
-
 // One call's RunAttention on every rank at once. It holds the requests, by
 // reference, until all ranks have answered.
 //

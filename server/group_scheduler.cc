@@ -26,6 +26,7 @@
 #include "server/group_scheduler_state.h"
 #include "server/logging.h"
 #include "server/rank_message.h"
+#include "server/rank_refusal.h"
 #include "server/status_mapping.h"
 
 namespace ithaca::server {
@@ -230,14 +231,12 @@ void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
   const FanOut& fan_out = *dispatch->fan_out;
   const LinkPtr& link = dispatch->link;
   PendingCall& call = *dispatch->call;
-  const int world_size = link->channels->world_size();
-  int refused = 0;
-  absl::Status refusal;
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (fan_out.status(rank).ok()) continue;
-    if (refused++ == 0) refusal = FromGrpc(fan_out.status(rank));
+  std::vector<grpc::Status> answers;
+  for (int rank = 0; rank < link->channels->world_size(); ++rank) {
+    answers.push_back(fan_out.status(rank));
   }
-  if (refused == 0) {
+  const RankVerdict verdict = JudgeAnswers(answers, link->workers);
+  if (verdict.kind == RankVerdict::Kind::kAnswered) {
     auto outcome =
         Gather(dispatch->plan, link->name, link->generation,
                dispatch->queue_seconds, call.regions.output_place(), fan_out);
@@ -254,7 +253,8 @@ void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
               std::string(outcome.status().message()));
     return;
   }
-  if (refused == world_size) {
+  const absl::Status& refusal = verdict.refusal;
+  if (verdict.kind == RankVerdict::Kind::kRefused) {
     call.Finish(refusal.code() == absl::StatusCode::kResourceExhausted
                     ? WithRetryHint(refusal, kRetryAfterRefusal)
                     : refusal);

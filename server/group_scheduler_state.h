@@ -24,12 +24,17 @@ struct GroupScheduler::Link {
       : name(group.name),
         generation(group.generation),
         device(group.members.front().device),
-        channels(std::make_shared<RankChannels>(group.members)) {}
+        channels(std::make_shared<RankChannels>(group.members)) {
+    for (const GroupMember& member : group.members) {
+      workers.push_back(member.worker);
+    }
+  }
 
   const std::string name;
   const uint64_t generation;
   const std::string device;
   const std::shared_ptr<RankChannels> channels;
+  std::vector<std::string> workers;          // by rank; set once
   std::vector<AttentionKernelKind> kernels;  // of every rank; set once
 
   // The rest under the scheduler's lock.

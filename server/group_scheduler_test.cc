@@ -381,7 +381,7 @@ TEST_F(GroupSchedulerTest, ARefusalOfAllRanksReachesTheClientAndTheGroupStays) {
   Client client("1");
   scheduler_->Submit(client.call());
   client.ExpectError(absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(client.Await().status().message(), "no such kernel");
+  EXPECT_EQ(client.Await().status().message(), "worker g1/0: no such kernel");
   Client next("2", 1);
   scheduler_->Submit(next.call());
   next.ExpectRightNumbers();

@@ -41,9 +41,11 @@ void SetServerArguments(int64_t max_message_bytes,
   builder->SetMaxReceiveMessageSize(static_cast<int>(received));
   builder->SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 7000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A lease's stream is silent for as long as it is open.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   // Two servers on one port would share it silently.

@@ -18,8 +18,10 @@ grpc::ChannelArguments RankChannelArguments();
 // Towards clients: messages up to `max_message_bytes` in both directions,
 // large frames. Requests a little larger still reach the service, which is to
 // refuse them; larger ones end with RESOURCE_EXHAUSTED by gRPC's own hand. A
-// client may ping every 10 s, also without calls; the server pings a silent
-// connection after 30 s and drops it 10 s later.
+// client may ping every 10 s, also without calls. The server pings a silent
+// connection after 2 s and drops it 7 s later: what a client left behind that
+// is cut off is gone within 10 s, and one that only polls every 5 s, as gRPC's
+// do between calls, is not taken for such.
 void SetServerArguments(int64_t max_message_bytes,
                         grpc::ServerBuilder* builder);
 

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "ithaca/internal/v1/worker.pb.h"
 #include "server/fan_out.h"
+#include "server/rank_refusal.h"
 #include "server/stream_message.h"
 #include "server/tensor_bytes.h"
 
