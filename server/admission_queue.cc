@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,11 +24,9 @@ constexpr absl::Duration kRetryAfter = absl::Milliseconds(200);
 
 absl::Status AdmissionQueue::Push(std::shared_ptr<PendingCall> call) {
   const absl::MutexLock lock(&mutex_);
-  if (static_cast<int64_t>(calls_.size()) >= max_queued_requests_) {
-    return WithRetryHint(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the queue is full: ", max_queued_requests_, " requests wait")),
-        kRetryAfter);
+  if (static_cast<int64_t>(calls_.size()) >= max_queued_requests_ &&
+      !call->bound()) {
+    return Full();
   }
   calls_.push_back(std::move(call));
   return absl::OkStatus();
@@ -38,12 +37,25 @@ void AdmissionQueue::PushFront(std::shared_ptr<PendingCall> call) {
   calls_.push_front(std::move(call));
 }
 
-std::shared_ptr<PendingCall> AdmissionQueue::Pop() {
+std::shared_ptr<PendingCall> AdmissionQueue::Pop(std::string_view group,
+                                                 uint64_t generation) {
   const absl::MutexLock lock(&mutex_);
-  if (calls_.empty()) return nullptr;
-  std::shared_ptr<PendingCall> call = std::move(calls_.front());
-  calls_.pop_front();
+  const auto found =
+      std::find_if(calls_.begin(), calls_.end(), [&](const auto& queued) {
+        return !queued->bound() ||
+               (queued->group == group && queued->generation == generation);
+      });
+  if (found == calls_.end()) return nullptr;
+  std::shared_ptr<PendingCall> call = std::move(*found);
+  calls_.erase(found);
   return call;
+}
+
+absl::Status AdmissionQueue::Full() const {
+  return WithRetryHint(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the queue is full: ", max_queued_requests_, " requests wait")),
+      kRetryAfter);
 }
 
 bool AdmissionQueue::Remove(const PendingCall& call) {

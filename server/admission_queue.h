@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,14 +24,16 @@ class AdmissionQueue {
       : max_queued_requests_(max_queued_requests) {}
 
   // Errors: kResourceExhausted, with a retry hint; the call is not queued and
-  // has not ended.
+  // has not ended. A bound call is always taken: it was let in when it was
+  // bound.
   absl::Status Push(std::shared_ptr<PendingCall> call);
 
   // For a call that had its turn already: to the front, whatever the bound.
   void PushFront(std::shared_ptr<PendingCall> call);
 
-  // The first call; nullptr if there is none.
-  std::shared_ptr<PendingCall> Pop();
+  // The first call that may run on this generation of a group: one that is
+  // bound to no group, or to this; nullptr if there is none.
+  std::shared_ptr<PendingCall> Pop(std::string_view group, uint64_t generation);
 
   // Whether the call was still queued, and now is not.
   bool Remove(const PendingCall& call);
@@ -39,6 +42,10 @@ class AdmissionQueue {
   std::vector<std::shared_ptr<PendingCall>> TakeAll();
 
   int64_t size() const;
+  int64_t max_queued_requests() const { return max_queued_requests_; }
+
+  // kResourceExhausted, with a retry hint, as Push of a full queue.
+  absl::Status Full() const;
 
  private:
   const int64_t max_queued_requests_;

@@ -26,10 +26,10 @@ TEST(AdmissionQueueTest, FirstComeFirstServedAndRetriedCallsBeforeAll) {
   ASSERT_TRUE(queue.Push(Call("b")).ok());
   queue.PushFront(Call("retried"));
   EXPECT_EQ(queue.size(), 3);
-  EXPECT_EQ(queue.Pop()->request_id, "retried");
-  EXPECT_EQ(queue.Pop()->request_id, "a");
-  EXPECT_EQ(queue.Pop()->request_id, "b");
-  EXPECT_EQ(queue.Pop(), nullptr);
+  EXPECT_EQ(queue.Pop("g", 1)->request_id, "retried");
+  EXPECT_EQ(queue.Pop("g", 1)->request_id, "a");
+  EXPECT_EQ(queue.Pop("g", 1)->request_id, "b");
+  EXPECT_EQ(queue.Pop("g", 1), nullptr);
 }
 
 TEST(AdmissionQueueTest, AFullQueueRefusesWithARetryHint) {
@@ -39,7 +39,7 @@ TEST(AdmissionQueueTest, AFullQueueRefusesWithARetryHint) {
   const absl::Status status = queue.Push(Call("c"));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(RetryHint(status).has_value());
-  queue.Pop();
+  queue.Pop("g", 1);
   EXPECT_TRUE(queue.Push(Call("c")).ok());
 }
 
@@ -51,7 +51,7 @@ TEST(AdmissionQueueTest, ARemovedCallIsNeverPopped) {
   ASSERT_TRUE(queue.Push(b).ok());
   EXPECT_TRUE(queue.Remove(*a));
   EXPECT_FALSE(queue.Remove(*a));
-  EXPECT_EQ(queue.Pop(), b);
+  EXPECT_EQ(queue.Pop("g", 1), b);
   EXPECT_FALSE(queue.Remove(*b));
 }
 
@@ -63,6 +63,28 @@ TEST(AdmissionQueueTest, TakingAllEmptiesItInOrder) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]->request_id, "a");
   EXPECT_EQ(queue.size(), 0);
+}
+
+TEST(AdmissionQueueTest, ABoundCallWaitsForItsGroupAndHoldsUpNobody) {
+  AdmissionQueue queue(10);
+  const auto bound = Call("bound");
+  bound->group = "g1";
+  bound->generation = 7;
+  ASSERT_TRUE(queue.Push(bound).ok());
+  ASSERT_TRUE(queue.Push(Call("free")).ok());
+  EXPECT_EQ(queue.Pop("g2", 7)->request_id, "free");
+  EXPECT_EQ(queue.Pop("g2", 7), nullptr);
+  EXPECT_EQ(queue.Pop("g1", 8), nullptr);
+  EXPECT_EQ(queue.Pop("g1", 7), bound);
+}
+
+TEST(AdmissionQueueTest, AFullQueueStillTakesABoundCall) {
+  AdmissionQueue queue(1);
+  ASSERT_TRUE(queue.Push(Call("a")).ok());
+  const auto bound = Call("bound");
+  bound->group = "g1";
+  EXPECT_TRUE(queue.Push(bound).ok());
+  EXPECT_FALSE(queue.Push(Call("b")).ok());
 }
 
 TEST(PendingCallTest, EndsOnceAndGivesItsBytesBackBeforeItsEndIsHeardOf) {

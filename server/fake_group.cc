@@ -18,6 +18,7 @@
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "server/callback_queue.h"
+#include "server/fake_rank_stream.h"
 #include "server/fake_region.h"
 
 namespace ithaca::server {
@@ -138,7 +139,9 @@ class FakeGroup::Rank
       grpc::CallbackServerContext* context, const RunAttentionRequest* request,
       RunAttentionResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    group_->OnRequest(rank_, *request, response, reactor);
+    group_->OnRequest(
+        rank_, *request, response,
+        [reactor](const grpc::Status& status) { reactor->Finish(status); });
     return reactor;
   }
 
@@ -160,13 +163,22 @@ class FakeGroup::Rank
     return reactor;
   }
 
+  grpc::ServerBidiReactor<ithaca::internal::v1::StreamRankRequest,
+                          ithaca::internal::v1::StreamRankResponse>*
+  StreamAttention(grpc::CallbackServerContext*) override {
+    return group_->OpenStream(rank_);
+  }
+
  private:
   FakeGroup* const group_;
   const int rank_;
 };
 
 FakeGroup::FakeGroup(int world_size)
-    : world_size_(world_size), attached_(static_cast<size_t>(world_size)) {
+    : world_size_(world_size),
+      stream_reads_(static_cast<size_t>(world_size), true),
+      stream_writes_(static_cast<size_t>(world_size), true),
+      attached_(static_cast<size_t>(world_size)) {
   KeepCallbackQueue();
   for (int rank = 0; rank < world_size; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(this, rank));
@@ -181,22 +193,24 @@ FakeGroup::FakeGroup(int world_size)
 }
 
 FakeGroup::~FakeGroup() {
-  std::vector<grpc::ServerUnaryReactor*> unanswered;
+  std::vector<FinishFunction> unanswered;
   {
     const absl::MutexLock lock(&mutex_);
     closing_ = true;
     for (auto& [number, call] : calls_) {
-      for (auto* reactor : call.reactors) {
-        if (reactor != nullptr) unanswered.push_back(reactor);
+      for (auto& finish : call.finishes) {
+        if (finish != nullptr) unanswered.push_back(std::move(finish));
       }
     }
     calls_.clear();
-    unanswered.insert(unanswered.end(), held_regions_.begin(),
-                      held_regions_.end());
+    for (auto* reactor : held_regions_) {
+      unanswered.push_back(
+          [reactor](const grpc::Status& status) { reactor->Finish(status); });
+    }
     held_regions_.clear();
   }
-  for (auto* reactor : unanswered) {
-    reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
+  for (const auto& finish : unanswered) {
+    finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
   }
   for (auto& server : servers_) {
     server->Shutdown(std::chrono::system_clock::now());
@@ -255,6 +269,66 @@ void FakeGroup::RefuseNext(const grpc::Status& status) {
   details.set_own_reason(true);
   refusal_ = grpc::Status(status.error_code(), status.error_message(),
                           details.SerializeAsString());
+}
+
+FakeRankStream* FakeGroup::OpenStream(int rank) {
+  const absl::MutexLock lock(&mutex_);
+  const auto index = static_cast<size_t>(rank);
+  auto* const stream = new FakeRankStream(
+      {[this, rank](const RunAttentionRequest& request,
+                    RunAttentionResponse* response, FinishFunction finish) {
+         OnRequest(rank, request, response, std::move(finish));
+       },
+       [this](FakeRankStream* done) {
+         const absl::MutexLock lock(&mutex_);
+         streams_.erase(done);
+       }},
+      stream_reads_[index], stream_writes_[index]);
+  streams_[stream] = rank;
+  return stream;
+}
+
+void FakeGroup::SetStreamReads(int rank, bool reads) {
+  const absl::MutexLock lock(&mutex_);
+  for (size_t index = 0; index < stream_reads_.size(); ++index) {
+    if (rank < 0 || static_cast<int>(index) == rank) {
+      stream_reads_[index] = reads;
+    }
+  }
+  for (const auto& [stream, of] : streams_) {
+    if (rank < 0 || of == rank) stream->SetReads(reads);
+  }
+}
+
+void FakeGroup::SetStreamWrites(int rank, bool writes) {
+  const absl::MutexLock lock(&mutex_);
+  for (size_t index = 0; index < stream_writes_.size(); ++index) {
+    if (rank < 0 || static_cast<int>(index) == rank) {
+      stream_writes_[index] = writes;
+    }
+  }
+  for (const auto& [stream, of] : streams_) {
+    if (rank < 0 || of == rank) stream->SetWrites(writes);
+  }
+}
+
+void FakeGroup::BreakStreams(int rank, const grpc::Status& status) {
+  const absl::MutexLock lock(&mutex_);
+  for (const auto& [stream, of] : streams_) {
+    if (of == rank) stream->Break(status);
+  }
+}
+
+size_t FakeGroup::open_streams() const {
+  const absl::MutexLock lock(&mutex_);
+  return streams_.size();
+}
+
+int64_t FakeGroup::streamed_bytes() const {
+  const absl::MutexLock lock(&mutex_);
+  int64_t bytes = 0;
+  for (const auto& [stream, of] : streams_) bytes += stream->received();
+  return bytes;
 }
 
 void FakeGroup::AnswerWrongly() {
@@ -332,14 +406,14 @@ std::vector<std::string> FakeGroup::request_ids() const {
 
 void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
                           RunAttentionResponse* response,
-                          grpc::ServerUnaryReactor* reactor) {
+                          FinishFunction finish) {
   const absl::MutexLock lock(&mutex_);
   if (closing_) {
-    reactor->Finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
+    finish({grpc::StatusCode::UNAVAILABLE, "the fake group is gone"});
     return;
   }
   if (const auto failure = failures_.find(rank); failure != failures_.end()) {
-    reactor->Finish(failure->second);
+    finish(failure->second);
     failures_.erase(failure);
     return;
   }
@@ -347,11 +421,11 @@ void FakeGroup::OnRequest(int rank, const RunAttentionRequest& request,
   const auto ranks = static_cast<size_t>(world_size_);
   call.requests.resize(ranks);
   call.responses.resize(ranks);
-  call.reactors.resize(ranks);
+  call.finishes.resize(ranks);
   const auto index = static_cast<size_t>(rank);
   call.requests[index] = request;
   call.responses[index] = response;
-  call.reactors[index] = reactor;
+  call.finishes[index] = std::move(finish);
   for (const auto* slice :
        {&request.call().query_region(), &request.call().key_region(),
         &request.call().value_region(), &request.call().output_region()}) {
@@ -374,7 +448,7 @@ void FakeGroup::AnswerReady() {
 
 void FakeGroup::Answer(Arrived* arrived) {
   if (refusal_) {
-    for (auto* reactor : arrived->reactors) reactor->Finish(*refusal_);
+    for (const auto& finish : arrived->finishes) finish(*refusal_);
     refusal_.reset();
     return;
   }
@@ -434,7 +508,8 @@ void FakeGroup::Answer(Arrived* arrived) {
     execution->set_kernel(ithaca::v1::ATTENTION_KERNEL_MATH);
     (*execution->mutable_stage_seconds())["attention"] = 0.001 * (rank + 1);
     execution->set_communication_bytes(100 + static_cast<uint64_t>(rank));
-    arrived->reactors[index]->Finish(grpc::Status::OK);
+    execution->set_total_seconds(0.002 * (rank + 1));
+    arrived->finishes[index](grpc::Status::OK);
   }
 }
 

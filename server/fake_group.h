@@ -5,6 +5,7 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@
 #include "server/group_manager.h"
 
 namespace ithaca::server {
+
+class FakeRankStream;
 
 // For tests: a group's ranks as RankService servers in this process. They
 // answer a call when all have got it, in the order of numbers, with attention
@@ -42,6 +45,17 @@ class FakeGroup {
   void FailNext(int rank, grpc::Status status);
   // Every rank refuses its next call with this, as after a vote.
   void RefuseNext(const grpc::Status& status);
+  // Streams: whether a rank (-1: every one) takes input, and whether it gives
+  // output after its execution. Both are on at first.
+  void SetStreamReads(int rank, bool reads);
+  void SetStreamWrites(int rank, bool writes);
+  // The rank ends its streams with this.
+  void BreakStreams(int rank, const grpc::Status& status);
+  // Streams that are open, of all ranks.
+  size_t open_streams() const;
+  // Input bytes that open streams have got, of all ranks.
+  int64_t streamed_bytes() const;
+
   // Every output from here on is off by one.
   void AnswerWrongly();
 
@@ -61,18 +75,20 @@ class FakeGroup {
 
  private:
   class Rank;
+  using FinishFunction = std::function<void(const grpc::Status& status)>;
   // One call as far as it has come.
   struct Arrived {
     std::vector<ithaca::internal::v1::RunAttentionRequest> requests;
     std::vector<ithaca::internal::v1::RunAttentionResponse*> responses;
-    std::vector<grpc::ServerUnaryReactor*> reactors;
+    std::vector<FinishFunction> finishes;
     int ranks = 0;
   };
 
   void OnRequest(int rank,
                  const ithaca::internal::v1::RunAttentionRequest& request,
                  ithaca::internal::v1::RunAttentionResponse* response,
-                 grpc::ServerUnaryReactor* reactor);
+                 FinishFunction finish);
+  FakeRankStream* OpenStream(int rank);
   void OnRegion(int rank,
                 const ithaca::internal::v1::AttachRegionRequest* attach,
                 uint64_t detached_id, grpc::ServerUnaryReactor* reactor);
@@ -85,6 +101,9 @@ class FakeGroup {
   std::vector<int> ports_;
 
   mutable absl::Mutex mutex_;
+  std::map<FakeRankStream*, int> streams_ ABSL_GUARDED_BY(mutex_);  // to rank
+  std::vector<bool> stream_reads_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> stream_writes_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Arrived> calls_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::string> ids_ ABSL_GUARDED_BY(mutex_);

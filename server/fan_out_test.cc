@@ -71,6 +71,7 @@ TEST_F(FanOutTest, EveryRankAnswersAndTheOutputIsGathered) {
   EXPECT_DOUBLE_EQ(report.stage_seconds().at("attention"), 0.003);
   EXPECT_EQ(report.communication_bytes(), 102u);
   EXPECT_EQ(outcome->communication_bytes, 303);
+  EXPECT_DOUBLE_EQ(outcome->slowest_rank_seconds, 0.006);
 }
 
 TEST_F(FanOutTest, ARanksFailureIsHeardOfWhileOthersStillRun) {

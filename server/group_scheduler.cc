@@ -27,20 +27,15 @@
 #include "server/logging.h"
 #include "server/rank_message.h"
 #include "server/rank_refusal.h"
+#include "server/rank_streams.h"
 #include "server/status_mapping.h"
 
 namespace ithaca::server {
 
 namespace {
 
-// About what a group needs to form anew.
-constexpr absl::Duration kRetryAfterLoss = absl::Seconds(1);
 // What a rank's memory may need to become free.
 constexpr absl::Duration kRetryAfterRefusal = absl::Milliseconds(500);
-
-absl::Status Unavailable(const std::string& why) {
-  return WithRetryHint(absl::UnavailableError(why), kRetryAfterLoss);
-}
 
 }  // namespace
 
@@ -55,6 +50,10 @@ GroupScheduler::GroupScheduler(GroupManager* manager, AdmissionQueue* queue,
 GroupScheduler::~GroupScheduler() { Stop(); }
 
 void GroupScheduler::Submit(const std::shared_ptr<PendingCall>& call) {
+  if (call->bound()) {
+    SubmitBound(call);
+    return;
+  }
   bool draining = false;
   bool ready = false;
   {
@@ -63,8 +62,8 @@ void GroupScheduler::Submit(const std::shared_ptr<PendingCall>& call) {
     ready = AnyReady();
   }
   if (draining || !ready) {
-    call->Finish(Unavailable(draining ? "the server is draining"
-                                      : "no group of workers is ready"));
+    call->Finish(UnavailableForNow(draining ? "the server is draining"
+                                            : "no group of workers is ready"));
     return;
   }
   call->queued_at = absl::Now();
@@ -79,7 +78,14 @@ void GroupScheduler::Submit(const std::shared_ptr<PendingCall>& call) {
 
 void GroupScheduler::Cancel(const std::shared_ptr<PendingCall>& call,
                             const absl::Status& status) {
-  if (queue_->Remove(*call)) {
+  bool waiting = false;
+  {
+    // Under the lock, so that its turn does not come meanwhile.
+    const absl::MutexLock lock(&mutex_);
+    waiting = queue_->Remove(*call);
+    waiting = Unbind(*call) || waiting;
+  }
+  if (waiting) {
     call->Finish(status);
   } else {
     call->Abandon(status);
@@ -111,16 +117,30 @@ void GroupScheduler::Stop() {
 
 // ------------------------------------------------------------------ dispatch
 
-GroupScheduler::LinkPtr GroupScheduler::LinkWithFreeSlot() const {
-  LinkPtr best;
+GroupScheduler::DispatchPtr GroupScheduler::NextDispatch() {
+  std::vector<LinkPtr> free;
   for (const LinkPtr& link : links_) {
     if (link->ready &&
-        static_cast<int>(link->dispatches.size()) < options_.calls_in_flight &&
-        (best == nullptr || link->Operations() < best->Operations())) {
-      best = link;
+        static_cast<int>(link->dispatches.size()) < options_.calls_in_flight) {
+      free.push_back(link);
     }
   }
-  return best;
+  std::stable_sort(free.begin(), free.end(),
+                   [](const LinkPtr& a, const LinkPtr& b) {
+                     return a->Operations() < b->Operations();
+                   });
+  for (const LinkPtr& link : free) {
+    std::shared_ptr<PendingCall> call =
+        queue_->Pop(link->name, link->generation);
+    if (call == nullptr) continue;  // what waits is bound to others
+    Unbind(*call);
+    auto dispatch = std::make_shared<Dispatch>(link, std::move(call),
+                                               /*is_probe=*/false,
+                                               options_.collective_timeout);
+    link->dispatches.push_back(dispatch);
+    return dispatch;
+  }
+  return nullptr;
 }
 
 void GroupScheduler::DispatchQueued() {
@@ -128,15 +148,9 @@ void GroupScheduler::DispatchQueued() {
     DispatchPtr dispatch;
     {
       const absl::MutexLock lock(&mutex_);
-      LinkPtr link = LinkWithFreeSlot();
-      if (link == nullptr) return;
-      std::shared_ptr<PendingCall> call = queue_->Pop();
-      if (call == nullptr) return;
-      dispatch = std::make_shared<Dispatch>(link, std::move(call),
-                                            /*is_probe=*/false,
-                                            options_.collective_timeout);
-      link->dispatches.push_back(dispatch);
+      dispatch = NextDispatch();
     }
+    if (dispatch == nullptr) return;
     Send(dispatch);
   }
 }
@@ -167,6 +181,10 @@ void GroupScheduler::Send(const DispatchPtr& dispatch) {
   dispatch->queue_seconds =
       std::max(0.0, absl::ToDoubleSeconds(now - call.queued_at));
 
+  if (call.streams != nullptr) {
+    RunStreams(dispatch, now);
+    return;
+  }
   uint64_t number = 0;
   absl::Duration limit;
   {
@@ -227,19 +245,42 @@ void GroupScheduler::OnRanksDone(const DispatchPtr& dispatch) {
   if (--running_fan_outs_ == 0) changed_.SignalAll();
 }
 
+grpc::Status GroupScheduler::StatusOf(const Dispatch& dispatch,
+                                      int rank) const {
+  return dispatch.call->streams != nullptr
+             ? dispatch.call->streams->status(rank)
+             : dispatch.fan_out->status(rank);
+}
+
+absl::StatusOr<CallOutcome> GroupScheduler::Outcome(
+    const Dispatch& dispatch) const {
+  const Link& link = *dispatch.link;
+  PendingCall& call = *dispatch.call;
+  if (call.streams == nullptr) {
+    return Gather(dispatch.plan, link.name, link.generation,
+                  dispatch.queue_seconds, call.regions.output_place(),
+                  *dispatch.fan_out);
+  }
+  std::vector<const internal::v1::RankExecution*> executions;
+  for (int rank = 0; rank < link.channels->world_size(); ++rank) {
+    executions.push_back(&call.streams->execution(rank));
+  }
+  auto outcome = GatherExecutions(dispatch.plan, link.name, link.generation,
+                                  dispatch.queue_seconds, executions);
+  if (outcome.ok()) outcome->reservation = std::move(call.reservation);
+  return outcome;
+}
+
 void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
-  const FanOut& fan_out = *dispatch->fan_out;
   const LinkPtr& link = dispatch->link;
   PendingCall& call = *dispatch->call;
   std::vector<grpc::Status> answers;
   for (int rank = 0; rank < link->channels->world_size(); ++rank) {
-    answers.push_back(fan_out.status(rank));
+    answers.push_back(StatusOf(*dispatch, rank));
   }
   const RankVerdict verdict = JudgeAnswers(answers, link->workers);
   if (verdict.kind == RankVerdict::Kind::kAnswered) {
-    auto outcome =
-        Gather(dispatch->plan, link->name, link->generation,
-               dispatch->queue_seconds, call.regions.output_place(), fan_out);
+    auto outcome = Outcome(*dispatch);
     if (outcome.ok()) {
       {
         const absl::MutexLock lock(&mutex_);
@@ -263,7 +304,7 @@ void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
   const std::string message =
       absl::StrCat("the ranks of ", link->name,
                    " disagree whether a call can run: ", refusal.message());
-  call.Finish(Unavailable(message));
+  call.Finish(UnavailableForNow(message));
   FailGroup(link, GroupFailureReason::kCollectiveFailed, message);
 }
 
@@ -281,12 +322,15 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
   std::vector<DispatchPtr> dispatches;
   // Taken under the lock: a fan-out that ends meanwhile leaves its dispatch.
   std::vector<std::shared_ptr<FanOut>> fan_outs;
+  std::vector<std::shared_ptr<PendingCall>> bound;
   {
     const absl::MutexLock lock(&mutex_);
     if (link->lost) return false;
     link->lost = true;
     link->ready = false;
     dispatches.swap(link->dispatches);
+    bound.swap(link->bound);
+    for (const auto& call : bound) queue_->Remove(*call);
     for (const DispatchPtr& dispatch : dispatches) {
       if (dispatch->fan_out != nullptr) fan_outs.push_back(dispatch->fan_out);
     }
@@ -294,8 +338,11 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
   }
   NotifyReadiness();
   for (const auto& fan_out : fan_outs) fan_out->Cancel();
+  for (const DispatchPtr& dispatch : dispatches) {
+    if (dispatch->call->streams != nullptr) dispatch->call->streams->Cancel();
+  }
   const absl::Status status =
-      Unavailable(absl::StrCat("the call's group was lost: ", message));
+      UnavailableForNow(absl::StrCat("the call's group was lost: ", message));
   for (const DispatchPtr& dispatch : dispatches) {
     if (dispatch->is_probe) {
       dispatch->call->Finish(status);
@@ -303,6 +350,7 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
       RetryOrEnd(dispatch->call, status);
     }
   }
+  for (const auto& call : bound) call->Finish(status);
   DispatchQueued();
   EndQueuedIfNoGroup();
   return true;
@@ -310,7 +358,7 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
 
 void GroupScheduler::RetryOrEnd(const std::shared_ptr<PendingCall>& call,
                                 const absl::Status& status) {
-  bool possible = !call->retried && !call->ended();
+  bool possible = !call->bound() && !call->retried && !call->ended();
   {
     const absl::MutexLock lock(&mutex_);
     possible = possible && !stopping_ && AnyReady();
@@ -334,7 +382,7 @@ void GroupScheduler::EndQueuedIfNoGroup() {
     }
   }
   for (const auto& call : queue_->TakeAll()) {
-    call->Finish(Unavailable("no group of workers is ready"));
+    call->Finish(UnavailableForNow("no group of workers is ready"));
   }
 }
 

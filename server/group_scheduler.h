@@ -1,6 +1,8 @@
 #ifndef ITHACA_SERVER_GROUP_SCHEDULER_H_
 #define ITHACA_SERVER_GROUP_SCHEDULER_H_
 
+#include <grpcpp/support/status.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,10 +14,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "core/attention_call.h"
 #include "server/admission_queue.h"
+#include "server/fan_out.h"
 #include "server/group_manager.h"
 #include "server/metrics.h"
 #include "server/pending_call.h"
@@ -26,10 +30,13 @@ namespace ithaca::server {
 // group, and ends it with what the ranks made of it. It proves groups ready by
 // a call with a known answer, when they form and while they are idle.
 //
+// A streamed call gets its group first (Bind), so that its inputs can go there
+// while they come, and its turn later, like any other.
+//
 // A number, once given, is sent to all ranks even if the client is gone by
 // then: ranks run every number in order. A lost group ends its calls at once,
 // with kUnavailable, unless another group is ready: then each is tried there,
-// once.
+// once, if its inputs are still held.
 //
 // Thread-safe. Work happens on the threads that call in and on gRPC's; one
 // thread of its own keeps the probes' times.
@@ -57,6 +64,21 @@ class GroupScheduler : public GroupObserver {
   // Queues the call, or ends it at once: kUnavailable (no group is ready, or
   // draining), kResourceExhausted (the queue is full), each with a retry hint.
   void Submit(const std::shared_ptr<PendingCall>& call);
+
+  // A group for a call that is to be streamed, and the way to its ranks.
+  struct Placement {
+    std::shared_ptr<RankChannels> channels;
+    std::string group;
+    uint64_t generation = 0;
+    std::string device;
+  };
+  // Binds the call to the ready group with the least work, that of streams on
+  // their way included. It has no slot there until its turn comes. From here
+  // on it ends like a submitted call; a drain lets it go on.
+  // Errors, each with a retry hint; the call has not ended: kUnavailable (no
+  // group is ready, or draining), kResourceExhausted (the queue is full, or as
+  // many calls are bound as may wait in it).
+  absl::StatusOr<Placement> Bind(const std::shared_ptr<PendingCall>& call);
 
   // Ends a submitted call towards its client, with `status`; it does not reach
   // a group any more if it was still queued.
@@ -88,9 +110,16 @@ class GroupScheduler : public GroupObserver {
   using LinkPtr = std::shared_ptr<Link>;
   using DispatchPtr = std::shared_ptr<Dispatch>;
 
+  void SubmitBound(const std::shared_ptr<PendingCall>& call);
+  // Whether it was bound, and had not had its turn; now it is not.
+  bool Unbind(const PendingCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   void DispatchQueued();
-  LinkPtr LinkWithFreeSlot() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  DispatchPtr NextDispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Send(const DispatchPtr& dispatch);
+  void RunStreams(const DispatchPtr& dispatch, absl::Time now);
+  grpc::Status StatusOf(const Dispatch& dispatch, int rank) const;
+  absl::StatusOr<CallOutcome> Outcome(const Dispatch& dispatch) const;
   bool Claim(const DispatchPtr& dispatch);
   void OnRankFailure(const DispatchPtr& dispatch, int rank,
                      const absl::Status& status);
@@ -110,6 +139,8 @@ class GroupScheduler : public GroupObserver {
   void KeepProbing();
   std::vector<LinkPtr> LinksToProbe(absl::Time now, absl::Time* next,
                                     bool* suspected)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<DispatchPtr> OverdueRuns(absl::Time now, absl::Time* next)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AnyReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void NotifyReadiness();

@@ -191,15 +191,21 @@ void GroupScheduler::KeepProbing() {
   while (!stopping_) {
     absl::Time next = absl::InfiniteFuture();
     bool suspected = false;
-    const std::vector<LinkPtr> due =
-        LinksToProbe(absl::Now(), &next, &suspected);
-    if (due.empty() && !suspected) {
+    const absl::Time now = absl::Now();
+    const std::vector<LinkPtr> due = LinksToProbe(now, &next, &suspected);
+    const std::vector<DispatchPtr> overdue = OverdueRuns(now, &next);
+    if (due.empty() && overdue.empty() && !suspected) {
       changed_.WaitWithDeadline(&mutex_, next);
       continue;
     }
     mutex_.Unlock();
     if (suspected) NotifyReadiness();
     for (const LinkPtr& link : due) StartProbe(link);
+    for (const DispatchPtr& dispatch : overdue) {
+      FailGroup(dispatch->link, GroupFailureReason::kCallTimeout,
+                absl::StrCat("the ranks of ", dispatch->link->name,
+                             " did not run a call in time"));
+    }
     mutex_.Lock();
   }
 }

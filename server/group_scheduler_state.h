@@ -44,10 +44,14 @@ struct GroupScheduler::Link {
   uint64_t next_call_number = 1;
   // The calls that have this group's slots; their number is the load.
   std::vector<DispatchPtr> dispatches;
+  // Streamed calls that have not had their turn.
+  std::vector<std::shared_ptr<PendingCall>> bound;
   absl::Time last_answer = absl::InfinitePast();
   absl::Time probe_started = absl::InfiniteFuture();  // infinite: none is out
 
   double Operations() const;
+  // Those of calls that are bound too.
+  double OperationsAhead() const;
   // How long the last of the calls may take: ranks run them one by one.
   absl::Duration TimeLimits() const;
 };
@@ -71,12 +75,20 @@ struct GroupScheduler::Dispatch {
 
   SequenceParallelPlan plan;
   double queue_seconds = 0;
-  std::shared_ptr<FanOut> fan_out;  // from start to end, under the lock
+  // Under the lock.
+  std::shared_ptr<FanOut> fan_out;          // from start to end
+  absl::Time due = absl::InfiniteFuture();  // of streams: the run's end
 };
 
 inline double GroupScheduler::Link::Operations() const {
   double sum = 0;
   for (const DispatchPtr& dispatch : dispatches) sum += dispatch->operations;
+  return sum;
+}
+
+inline double GroupScheduler::Link::OperationsAhead() const {
+  double sum = Operations();
+  for (const auto& call : bound) sum += AttentionOperations(call->shape);
   return sum;
 }
 

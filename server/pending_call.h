@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,11 +17,16 @@
 
 namespace ithaca::server {
 
+class RankStreams;
+
 // What the ranks made of a call.
 struct CallOutcome {
   TensorBytes output;  // query's shape and dtype, in the caller's token order
   ithaca::v1::ExecutionReport report;  // all but total_seconds
   int64_t communication_bytes = 0;     // of all ranks together
+  // Of a streamed call: its output, which is still with the ranks, counts until
+  // the client has it.
+  ByteBudget::Reservation reservation;
   double slowest_rank_seconds = 0;  // the largest RankExecution.total_seconds
 };
 
@@ -47,6 +53,13 @@ class PendingCall {
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time queued_at = absl::InfinitePast();
   bool retried = false;
+
+  // A streamed call: its inputs go to the ranks of one generation of a group
+  // before it queues, and it can run nowhere else.
+  bool bound() const { return !group.empty(); }
+  std::string group;  // set by GroupScheduler::Bind
+  uint64_t generation = 0;
+  std::shared_ptr<RankStreams> streams;  // set before it is submitted
 
   bool ended() const { return ended_.load(std::memory_order_acquire); }
 
