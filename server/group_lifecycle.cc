@@ -332,6 +332,14 @@ std::vector<Group> GroupLifecycle::Groups() const {
   return groups;
 }
 
+std::vector<GroupMember> GroupLifecycle::JoinedWorkers() const {
+  std::vector<GroupMember> joined;
+  for (const auto& [id, worker] : registry_.workers()) {
+    joined.push_back(worker.member);
+  }
+  return joined;
+}
+
 GroupManager::WorkerCounts GroupLifecycle::Workers() const {
   GroupManager::WorkerCounts counts;
   counts.joined = static_cast<int>(registry_.workers().size());

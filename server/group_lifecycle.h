@@ -80,6 +80,7 @@ class GroupLifecycle {
   absl::Time NextDeadline() const;
 
   std::vector<Group> Groups() const;
+  std::vector<GroupMember> JoinedWorkers() const;
   GroupManager::WorkerCounts Workers() const;
 
  private:

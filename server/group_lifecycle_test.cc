@@ -175,6 +175,7 @@ TEST_F(GroupLifecycleTest, AGroupFormsAsWorkersArrive) {
   ASSERT_THAT(effects_.formed, SizeIs(1));
   EXPECT_EQ(effects_.formed[0].members[1].address, "box:1002");
   EXPECT_EQ(lifecycle_->Workers().in_group, 2);
+  EXPECT_THAT(lifecycle_->JoinedWorkers(), SizeIs(2));
   // Formed is not proven.
   EXPECT_EQ(lifecycle_->Groups()[0].state, GroupState::kForming);
   lifecycle_->MarkReady("g0", 99);
@@ -216,6 +217,8 @@ TEST_F(GroupLifecycleTest, WithoutASpareTheGroupIsFailedUntilOneJoins) {
   EXPECT_EQ(lifecycle_->Groups()[0].state, GroupState::kFailed);
   EXPECT_THAT(lifecycle_->Groups()[0].members, IsEmpty());
   EXPECT_EQ(lifecycle_->Workers().joined, 1);
+  ASSERT_THAT(lifecycle_->JoinedWorkers(), SizeIs(1));
+  EXPECT_EQ(lifecycle_->JoinedWorkers()[0].address, "box:1001");
   EXPECT_TRUE(Last(a).has_leave_group());
   EXPECT_THAT(effects_.open, IsEmpty());
   Join(3);

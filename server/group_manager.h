@@ -78,6 +78,9 @@ class GroupManager {
   // Every group now, for GetServerInfo and gauges; formed or not.
   virtual std::vector<Group> Groups() const = 0;
 
+  // Every worker that has joined, whatever group it is in or none.
+  virtual std::vector<GroupMember> JoinedWorkers() const = 0;
+
   struct WorkerCounts {
     int joined = 0;  // in no group
     int forming = 0;

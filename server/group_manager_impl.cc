@@ -306,6 +306,11 @@ std::vector<Group> GroupManagerImpl::Groups() const {
       [](GroupLifecycle& lifecycle) { return lifecycle.Groups(); });
 }
 
+std::vector<GroupMember> GroupManagerImpl::JoinedWorkers() const {
+  return core_->With(
+      [](GroupLifecycle& lifecycle) { return lifecycle.JoinedWorkers(); });
+}
+
 GroupManager::WorkerCounts GroupManagerImpl::Workers() const {
   return core_->With(
       [](GroupLifecycle& lifecycle) { return lifecycle.Workers(); });

@@ -52,6 +52,7 @@ class GroupManagerImpl : public GroupManager {
                      GroupFailureReason reason,
                      std::string_view message) override;
   std::vector<Group> Groups() const override;
+  std::vector<GroupMember> JoinedWorkers() const override;
   WorkerCounts Workers() const override;
 
  private:

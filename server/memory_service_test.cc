@@ -244,6 +244,7 @@ class MemoryServiceTest : public ::testing::Test {
     Group group = group_.Describe("g1", 1);
     group.state = GroupState::kReady;
     ON_CALL(manager_, Groups).WillByDefault(Return(std::vector<Group>{group}));
+    ON_CALL(manager_, JoinedWorkers).WillByDefault(Return(group.members));
     grpc::ServerBuilder builder;
     SetServerArguments(1 << 20, &builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),

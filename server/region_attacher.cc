@@ -27,8 +27,8 @@ namespace ithaca::server {
 
 namespace {
 
-// What a member's answer to AttachRegion means to the client. nullopt-like OK
-// for a member that is gone: it has nothing attached, and its group will fail.
+// What a member's answer to AttachRegion means to the client. OK too for one
+// that is gone: it has nothing attached, and its group will fail.
 absl::Status Refusal(const std::string& worker, const grpc::Status& status) {
   const std::string message =
       absl::StrCat("worker ", worker, ": ", status.error_message());
@@ -131,48 +131,46 @@ RegionAttacher::RegionAttacher(const GroupManager* manager, Options options)
 
 RegionAttacher::~RegionAttacher() { Stop(); }
 
-std::vector<RegionAttacher::Member> RegionAttacher::Members(
-    bool ready_groups_only) {
-  const std::vector<Group> groups = manager_->Groups();
-  std::vector<Member> members;
+std::vector<RegionAttacher::Member> RegionAttacher::Connected(
+    const std::vector<GroupMember>& members) {
+  std::vector<Member> connected;
   const absl::MutexLock lock(&mutex_);
-  absl::flat_hash_map<std::string, Member> present;
-  for (const Group& group : groups) {
-    for (const GroupMember& member : group.members) {
-      const auto known = members_.find(member.worker);
-      Member found;
-      if (known != members_.end() && known->second.address == member.address) {
-        found = known->second;
-      } else {
-        found = {member.worker, member.address,
-                 internal::v1::RankService::NewStub(grpc::CreateCustomChannel(
-                     member.address, grpc::InsecureChannelCredentials(),
-                     RankChannelArguments()))};
-      }
-      present[member.worker] = found;
-      if (!ready_groups_only || group.state == GroupState::kReady) {
-        members.push_back(std::move(found));
-      }
+  for (const GroupMember& member : members) {
+    Member& known = members_[member.worker];
+    if (known.address != member.address) {
+      known = {member.worker, member.address,
+               internal::v1::RankService::NewStub(grpc::CreateCustomChannel(
+                   member.address, grpc::InsecureChannelCredentials(),
+                   RankChannelArguments()))};
     }
+    connected.push_back(known);
   }
-  // Connections to workers that are gone end here.
-  members_ = std::move(present);
-  return members;
+  return connected;
 }
 
 void RegionAttacher::Attach(const internal::v1::Region& region,
                             std::function<void(absl::Status)> done) {
+  std::vector<GroupMember> members;
+  for (const Group& group : manager_->Groups()) {
+    if (group.state != GroupState::kReady) continue;
+    members.insert(members.end(), group.members.begin(), group.members.end());
+  }
   Start(std::make_shared<Broadcast>(Broadcast::Question::kAttach, region,
-                                    Members(/*ready_groups_only=*/true),
-                                    std::move(done)),
+                                    Connected(members), std::move(done)),
         options_.attach_timeout);
 }
 
 void RegionAttacher::Detach(const internal::v1::Region& region,
                             std::function<void()> done) {
+  std::vector<Member> members = Connected(manager_->JoinedWorkers());
+  {
+    // Connections to workers that are gone end here.
+    const absl::MutexLock lock(&mutex_);
+    members_.clear();
+    for (const Member& member : members) members_[member.worker] = member;
+  }
   Start(std::make_shared<Broadcast>(
-            Broadcast::Question::kDetach, region,
-            Members(/*ready_groups_only=*/false),
+            Broadcast::Question::kDetach, region, std::move(members),
             [done = std::move(done)](const absl::Status&) { done(); }),
         options_.detach_timeout);
 }

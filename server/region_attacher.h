@@ -46,8 +46,8 @@ class RegionAttacher {
   void Attach(const internal::v1::Region& region,
               std::function<void(absl::Status)> done);
 
-  // Has every member of every group forget it, as far as they can be reached,
-  // then calls `done`.
+  // Has every worker that has joined forget it, in a group or not, as far as
+  // they can be reached, then calls `done`.
   void Detach(const internal::v1::Region& region, std::function<void()> done);
 
   // Cuts short what is out, and all that is asked for later; returns once no
@@ -63,7 +63,7 @@ class RegionAttacher {
   };
   class Broadcast;
 
-  std::vector<Member> Members(bool ready_groups_only);
+  std::vector<Member> Connected(const std::vector<GroupMember>& members);
   void Start(const std::shared_ptr<Broadcast>& broadcast,
              absl::Duration timeout);
   void OnAnswered(const std::shared_ptr<Broadcast>& broadcast);
@@ -72,7 +72,8 @@ class RegionAttacher {
   const Options options_;
 
   absl::Mutex mutex_;
-  // By worker, of the groups there were when last asked.
+  // By worker, of those that had joined when a region was last detached, and
+  // others since.
   absl::flat_hash_map<std::string, Member> members_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<std::shared_ptr<Broadcast>> running_
       ABSL_GUARDED_BY(mutex_);

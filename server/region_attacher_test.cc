@@ -35,6 +35,11 @@ class RegionAttacherTest : public ::testing::Test {
 
   void Present(const std::vector<Group>& groups) {
     ON_CALL(manager_, Groups).WillByDefault(Return(groups));
+    std::vector<GroupMember> joined;
+    for (const Group& group : groups) {
+      joined.insert(joined.end(), group.members.begin(), group.members.end());
+    }
+    ON_CALL(manager_, JoinedWorkers).WillByDefault(Return(joined));
   }
 
   static internal::v1::Region Region(uint64_t id) {
@@ -73,10 +78,10 @@ TEST_F(RegionAttacherTest, EveryMemberOfAReadyGroupIsAsked) {
   EXPECT_THAT(forming_.attached(0), IsEmpty());
 }
 
-TEST_F(RegionAttacherTest, EveryMemberOfAnyGroupForgets) {
+TEST_F(RegionAttacherTest, EveryWorkerForgetsAlsoWhileItsGroupIsLost) {
   EXPECT_TRUE(Attach(&attacher_, 5).ok());
   EXPECT_TRUE(Attach(&attacher_, 6).ok());
-  Present({InState(ready_.Describe("g1", 1), GroupState::kDraining)});
+  ON_CALL(manager_, Groups).WillByDefault(Return(std::vector<Group>{}));
   Detach(&attacher_, 5);
   EXPECT_THAT(ready_.attached(0), UnorderedElementsAre(6));
   EXPECT_THAT(ready_.attached(1), UnorderedElementsAre(6));
