@@ -42,8 +42,7 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
         response_(response),
         client_call_(&service->services_, TensorTransport::kInMessage,
                      context) {
-    const absl::MutexLock lock(&service_->mutex_);
-    ++service_->open_calls_;
+    service_->CountOpenCall(1);
   }
 
   void Take(const grpc::ByteBuffer& message) {
@@ -59,8 +58,7 @@ class AttentionService::AttentionReactor : public grpc::ServerUnaryReactor {
   void OnDone() override {
     AttentionService* const service = service_;
     delete this;
-    const absl::MutexLock lock(&service->mutex_);
-    --service->open_calls_;
+    service->CountOpenCall(-1);
   }
 
  private:
@@ -142,7 +140,9 @@ AttentionService::AttentionService(const GroupManager* manager,
                 std::move(options.token),
                 options.max_message_bytes,
                 options.max_request_bytes,
-                options.regions} {}
+                options.regions},
+      streams_{&services_, &timers_, options.stream_idle_timeout,
+               options.rank_timeout, [this] { CountOpenCall(-1); }} {}
 
 grpc::ServerUnaryReactor* AttentionService::Attention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -152,25 +152,10 @@ grpc::ServerUnaryReactor* AttentionService::Attention(
   return reactor;
 }
 
-grpc::ServerBidiReactor<v1::StreamAttentionRequest,
-                        v1::StreamAttentionResponse>*
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 AttentionService::StreamAttention(grpc::CallbackServerContext* context) {
-  class Refusal : public grpc::ServerBidiReactor<v1::StreamAttentionRequest,
-                                                 v1::StreamAttentionResponse> {
-   public:
-    explicit Refusal(const grpc::Status& status) { Finish(status); }
-    void OnDone() override { delete this; }
-  };
-  absl::Status status = services_.token.Check(context->client_metadata());
-  if (status.ok()) {
-    status = absl::UnimplementedError(
-        "this server has no StreamAttention; use Attention, whose message may "
-        "be as large as GetServerInfo's max_message_bytes");
-  }
-  const grpc::Status refusal = ToGrpc(status);
-  CallRecord(services_.metrics, Method::kStreamAttention)
-      .End(refusal.error_code());
-  return new Refusal(refusal);
+  CountOpenCall(1);
+  return StreamedCall::Accept(&streams_, context);
 }
 
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
@@ -236,6 +221,11 @@ absl::Status AttentionService::DescribeServer(
       ToByteBuffer({grpc::Slice(info.SerializeAsString())});
   response->Swap(&message);
   return absl::OkStatus();
+}
+
+void AttentionService::CountOpenCall(int change) {
+  const absl::MutexLock lock(&mutex_);
+  open_calls_ += change;
 }
 
 bool AttentionService::AwaitIdle(absl::Time deadline) {

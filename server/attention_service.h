@@ -20,6 +20,8 @@
 #include "server/in_flight_requests.h"
 #include "server/metrics.h"
 #include "server/region_table.h"
+#include "server/streamed_call.h"
+#include "server/timer_queue.h"
 
 namespace ithaca::server {
 
@@ -28,7 +30,7 @@ namespace ithaca::server {
 // Thread-safe; calls run on gRPC's threads.
 class AttentionService
     : public ithaca::v1::AttentionService::WithRawCallbackMethod_Attention<
-          ithaca::v1::AttentionService::WithCallbackMethod_StreamAttention<
+          ithaca::v1::AttentionService::WithRawCallbackMethod_StreamAttention<
               ithaca::v1::AttentionService::WithRawCallbackMethod_GetServerInfo<
                   ithaca::v1::AttentionService::Service>>> {
  public:
@@ -42,6 +44,9 @@ class AttentionService
     RegionTable* regions = nullptr;
     bool shared_memory = false;
     bool cuda_memory = false;
+    // See StreamedCall::Host.
+    absl::Duration stream_idle_timeout = absl::Seconds(60);
+    absl::Duration rank_timeout = absl::Seconds(30);
   };
 
   // All outlive this.
@@ -52,16 +57,14 @@ class AttentionService
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
 
-  // Errors: UNIMPLEMENTED, naming the unary call.
-  grpc::ServerBidiReactor<ithaca::v1::StreamAttentionRequest,
-                          ithaca::v1::StreamAttentionResponse>*
-  StreamAttention(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamAttention(
+      grpc::CallbackServerContext* context) override;
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
 
-  // Waits until no Attention call is open: not only ended, but its response
+  // Waits until no call of either RPC is open: not only ended, but its response
   // handed to the network. false: some were by then.
   bool AwaitIdle(absl::Time deadline);
 
@@ -71,6 +74,7 @@ class AttentionService
   absl::Status DescribeServer(const grpc::CallbackServerContext& context,
                               const grpc::ByteBuffer& request,
                               grpc::ByteBuffer* response) const;
+  void CountOpenCall(int change);
 
   const GroupManager* const manager_;
   const std::string version_;
@@ -79,6 +83,8 @@ class AttentionService
   const bool cuda_memory_;
   InFlightRequests in_flight_;
   CallServices services_;
+  TimerQueue timers_;
+  const StreamedCall::Host streams_;
 
   absl::Mutex mutex_;
   int64_t open_calls_ ABSL_GUARDED_BY(mutex_) = 0;

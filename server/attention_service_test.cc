@@ -471,14 +471,6 @@ TEST_F(AttentionServiceTest, ALostGroupGivesUnavailableWithARetryHint) {
   EXPECT_EQ(context.GetServerTrailingMetadata().count(kRetryAfterKey), 1u);
 }
 
-TEST_F(AttentionServiceTest, StreamAttentionNamesTheUnaryCall) {
-  grpc::ClientContext context;
-  auto stream = stub_->StreamAttention(&context);
-  const grpc::Status status = stream->Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("use Attention"));
-}
-
 TEST_F(AttentionServiceTest, ServerInfoTellsLimitsKernelsAndGroups) {
   Group ready = group_.Describe("g1", 1);
   ready.state = GroupState::kReady;

@@ -137,7 +137,8 @@ Coordinator::Coordinator(const CoordinatorFlags& flags,
           {std::string(Version()), flags.device, flags.max_message_bytes,
            flags.max_request_bytes, token,
            flags.allow_shared_memory || CudaMemory(flags) ? &regions_ : nullptr,
-           flags.allow_shared_memory, CudaMemory(flags)}),
+           flags.allow_shared_memory, CudaMemory(flags),
+           flags.stream_idle_timeout, flags.collective_timeout}),
       memory_(&regions_, &attacher_, &metrics_,
               {flags.allow_shared_memory, CudaMemory(flags), token}) {
   groups_.SetObserver(&scheduler_);

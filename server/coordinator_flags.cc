@@ -134,6 +134,7 @@ class Parser {
     flags_.collective_timeout = absl::Seconds(collective_timeout_);
     flags_.formation_timeout = absl::Seconds(formation_timeout_);
     flags_.drain_timeout = absl::Seconds(drain_timeout_);
+    flags_.stream_idle_timeout = absl::Seconds(stream_idle_timeout_);
     flags_.log_format = *ParseLogFormat(log_format_);
     flags_.log_level = *ParseLogLevel(log_level_);
     return flags_;
@@ -254,6 +255,10 @@ class Parser {
                 "other.");
     add_seconds("drain-timeout-seconds", 0, &drain_timeout_,
                 "What running calls have to finish after SIGTERM.");
+    add_seconds(
+        "stream-idle-timeout-seconds", 0.001, &stream_idle_timeout_,
+        "How long a client of StreamAttention may send no chunk that is "
+        "awaited, or not read its output, before it loses its call.");
     Add("log-format", &log_format_, "Shape of the lines on stderr.")
         ->type_name("FORMAT")
         ->check(CLI::IsMember({"text", "json"}))
@@ -273,6 +278,8 @@ class Parser {
       absl::ToDoubleSeconds(CoordinatorFlags().formation_timeout);
   double drain_timeout_ =
       absl::ToDoubleSeconds(CoordinatorFlags().drain_timeout);
+  double stream_idle_timeout_ =
+      absl::ToDoubleSeconds(CoordinatorFlags().stream_idle_timeout);
   std::string log_format_ = "text";
   std::string log_level_ = "info";
 };

@@ -33,6 +33,7 @@ struct CoordinatorFlags {
   absl::Duration collective_timeout = absl::Seconds(30);
   absl::Duration formation_timeout = absl::Seconds(15);
   absl::Duration drain_timeout = absl::Seconds(30);
+  absl::Duration stream_idle_timeout = absl::Seconds(60);
   LogFormat log_format = LogFormat::kText;
   spdlog::level::level_enum log_level = spdlog::level::info;
 };

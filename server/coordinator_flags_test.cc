@@ -52,6 +52,7 @@ TEST(CoordinatorFlagsTest, DefaultsServeOnThisHostOnly) {
   EXPECT_FALSE(flags.allow_shared_memory);
   EXPECT_FALSE(flags.allow_cuda_memory);
   EXPECT_EQ(flags.collective_timeout, absl::Seconds(30));
+  EXPECT_EQ(flags.stream_idle_timeout, absl::Seconds(60));
 }
 
 TEST(CoordinatorFlagsTest, AGroupIsAllLocalWorkersUnlessSaidOtherwise) {
@@ -68,7 +69,8 @@ TEST(CoordinatorFlagsTest, EveryFlagIsRead) {
              "--max-inflight-bytes=16GiB", "--max-queued-requests=7",
              "--calls-in-flight=3", "--collective-timeout-seconds=1.5",
              "--formation-timeout-seconds=2", "--drain-timeout-seconds=0",
-             "--log-format=json", "--log-level=warning"});
+             "--stream-idle-timeout-seconds=20", "--log-format=json",
+             "--log-level=warning"});
   EXPECT_EQ(flags.listen, "0.0.0.0:1");
   EXPECT_EQ(flags.metrics_listen, "0.0.0.0:2");
   EXPECT_EQ(flags.auth_token_file, "/t");
@@ -83,6 +85,7 @@ TEST(CoordinatorFlagsTest, EveryFlagIsRead) {
   EXPECT_EQ(flags.calls_in_flight, 3);
   EXPECT_EQ(flags.collective_timeout, absl::Milliseconds(1500));
   EXPECT_EQ(flags.formation_timeout, absl::Seconds(2));
+  EXPECT_EQ(flags.stream_idle_timeout, absl::Seconds(20));
   EXPECT_EQ(flags.drain_timeout, absl::ZeroDuration());
   EXPECT_EQ(flags.log_format, LogFormat::kJson);
   EXPECT_EQ(flags.log_level, spdlog::level::warn);
