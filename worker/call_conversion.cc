@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -88,7 +89,39 @@ void Convert(Proto value, const char* field, Core* out, absl::Status* status) {
   }
 }
 
+void Convert(bool is_set, const internal::v1::RegionSlice& slice,
+             std::optional<RegionSlice>* out, absl::Status* status) {
+  if (!is_set) return;
+  absl::StatusOr<Region> region = ToRegion(slice.region());
+  if (region.ok()) {
+    *out = RegionSlice{*std::move(region), slice.offset(), slice.byte_size()};
+  } else if (status->ok()) {
+    *status = region.status();
+  }
+}
+
 }  // namespace
+
+absl::StatusOr<Region> ToRegion(const internal::v1::Region& region) {
+  Region result;
+  result.id = region.id();
+  result.byte_size = region.byte_size();
+  switch (region.memory_case()) {
+    case internal::v1::Region::kShared:
+      result.memory = SharedMemoryObject{
+          region.shared().object_name(), region.shared().offset(),
+          region.shared().device_number(), region.shared().inode()};
+      return result;
+    case internal::v1::Region::kCuda:
+      result.memory =
+          CudaAllocation{region.cuda().ipc_handle(),
+                         region.cuda().device_uuid(), region.cuda().offset()};
+      return result;
+    case internal::v1::Region::MEMORY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("region.memory: expected a known kind");
+}
 
 absl::StatusOr<RankCall> ToRankCall(const internal::v1::AttentionCall& call) {
   RankCall result;
@@ -116,6 +149,11 @@ absl::StatusOr<RankCall> ToRankCall(const internal::v1::AttentionCall& call) {
           &options.precision, &status);
   Convert(call.head_schedule(), "head_schedule", &options.schedule, &status);
   Convert(call.kernel(), "kernel", &options.kernel, &status);
+  Convert(call.has_query_region(), call.query_region(), &result.query, &status);
+  Convert(call.has_key_region(), call.key_region(), &result.key, &status);
+  Convert(call.has_value_region(), call.value_region(), &result.value, &status);
+  Convert(call.has_output_region(), call.output_region(), &result.output,
+          &status);
   if (!status.ok()) return status;
   return result;
 }

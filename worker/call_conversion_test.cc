@@ -56,6 +56,42 @@ TEST(ToRankCallTest, EveryFieldArrives) {
   EXPECT_EQ(call->options.kernel, AttentionKernelKind::kFlash);
 }
 
+TEST(ToRankCallTest, TensorsInRegionsAreNamed) {
+  internal::v1::AttentionCall message = SomeCall();
+  internal::v1::RegionSlice* query = message.mutable_query_region();
+  query->set_offset(64);
+  query->set_byte_size(128);
+  query->mutable_region()->set_id(5);
+  query->mutable_region()->set_byte_size(1024);
+  internal::v1::SharedMemory* shared =
+      query->mutable_region()->mutable_shared();
+  shared->set_object_name("/an-object");
+  shared->set_offset(4096);
+  shared->set_device_number(3);
+  shared->set_inode(4);
+  internal::v1::Region* output =
+      message.mutable_output_region()->mutable_region();
+  output->set_id(6);
+  output->mutable_cuda()->set_ipc_handle("a handle");
+  output->mutable_cuda()->set_device_uuid("GPU-1");
+  output->mutable_cuda()->set_offset(512);
+
+  absl::StatusOr<RankCall> call = ToRankCall(message);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->query->offset, 64u);
+  EXPECT_EQ(call->query->byte_size, 128u);
+  EXPECT_EQ(call->query->region,
+            (Region{5, 1024, SharedMemoryObject{"/an-object", 4096, 3, 4}}));
+  EXPECT_EQ(call->output->region,
+            (Region{6, 0, CudaAllocation{"a handle", "GPU-1", 512}}));
+  EXPECT_FALSE(call->key.has_value());
+  EXPECT_FALSE(call->value.has_value());
+
+  message.mutable_key_region();
+  call = ToRankCall(message);
+  EXPECT_EQ(call.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ToRankCallTest, UnspecifiedAndUnknownEnumsAreNamed) {
   internal::v1::AttentionCall call = SomeCall();
   call.clear_order();

@@ -48,6 +48,10 @@ absl::Status CpuDevice::CopyToHost(void* dst, const void* src, int64_t bytes) {
   return CopyFromHost(dst, src, bytes);
 }
 
+absl::Status CpuDevice::Copy(void* dst, const void* src, int64_t bytes) {
+  return CopyFromHost(dst, src, bytes);
+}
+
 absl::Status CpuDevice::Zero(void* dst, int64_t bytes) {
   if (bytes > 0) std::memset(dst, 0, static_cast<size_t>(bytes));
   return absl::OkStatus();

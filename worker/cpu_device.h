@@ -21,6 +21,7 @@ class CpuDevice : public Device {
 
   absl::Status CopyFromHost(void* dst, const void* src, int64_t bytes) override;
   absl::Status CopyToHost(void* dst, const void* src, int64_t bytes) override;
+  absl::Status Copy(void* dst, const void* src, int64_t bytes) override;
   absl::Status Zero(void* dst, int64_t bytes) override;
 
   absl::Status CopyHeads(const kernels::LayoutParams& params,

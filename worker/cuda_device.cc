@@ -16,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/layout_cuda.h"
 #include "worker/cuda_status.h"
+#include "worker/cuda_uuid.h"
 #include "worker/library_version.h"
 
 namespace ithaca {
@@ -38,16 +38,6 @@ constexpr absl::Duration kSleepTime = absl::Microseconds(20);
 constexpr absl::Duration kWaitCheckInterval = absl::Microseconds(200);
 
 constexpr DeviceMark kNoMark = 0;
-
-std::string UuidString(const cudaUUID_t& uuid) {
-  std::string text = "GPU";
-  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppendFormat(&text, "%02x",
-                          static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
 
 absl::Status CheckVersions() {
   int driver = 0;
@@ -100,7 +90,7 @@ absl::Status CudaDevice::Initialize() {
       !status.ok()) {
     return status;
   }
-  uuid_ = UuidString(properties.uuid);
+  uuid_ = CudaUuidString(properties.uuid);
   compute_capability_ = properties.major * 10 + properties.minor;
   if (auto status =
           CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
@@ -263,6 +253,14 @@ absl::Status CudaDevice::CopyToHost(void* dst, const void* src, int64_t bytes) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Copy(void* dst, const void* src, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  if (auto status = MakeCurrent(); !status.ok()) return status;
+  return CudaStatus(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes),
+                                    cudaMemcpyDefault, stream_),
+                    "copying memory");
 }
 
 absl::Status CudaDevice::Zero(void* dst, int64_t bytes) {

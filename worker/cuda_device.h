@@ -61,6 +61,7 @@ class CudaDevice : public Device {
   // The host memory may be reused, or is filled, when these return.
   absl::Status CopyFromHost(void* dst, const void* src, int64_t bytes) override;
   absl::Status CopyToHost(void* dst, const void* src, int64_t bytes) override;
+  absl::Status Copy(void* dst, const void* src, int64_t bytes) override;
   absl::Status Zero(void* dst, int64_t bytes) override;
   absl::Status CopyHeads(const kernels::LayoutParams& params,
                          absl::Span<const kernels::CopyJob> jobs) override;

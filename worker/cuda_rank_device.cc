@@ -1,6 +1,8 @@
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,7 +14,11 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "worker/cpu_rank_device.h"
+#include "worker/cpu_regions.h"
 #include "worker/cuda_device.h"
+#include "worker/cuda_pinned_memory.h"
+#include "worker/cuda_regions.h"
+#include "worker/cuda_uuid.h"
 #include "worker/gloo_communicator.h"
 #include "worker/nccl_communicator.h"
 #include "worker/rank_device.h"
@@ -59,15 +65,23 @@ class CudaRankDevice : public RankDevice {
   TorchCudaAttentionKernels kernels_;
 };
 
+// Of "cuda:N".
+std::optional<int> OrdinalOf(absl::string_view name) {
+  int ordinal = 0;
+  if (!absl::ConsumePrefix(&name, "cuda:") ||
+      !absl::SimpleAtoi(name, &ordinal)) {
+    return std::nullopt;
+  }
+  return ordinal;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankDevice>> OpenRankDevice(
     const RankDeviceOptions& options) {
   if (options.name == "cpu") return OpenCpuRankDevice(options);
-  absl::string_view ordinal_text = options.name;
-  int ordinal = 0;
-  if (!absl::ConsumePrefix(&ordinal_text, "cuda:") ||
-      !absl::SimpleAtoi(ordinal_text, &ordinal)) {
+  const std::optional<int> ordinal = OrdinalOf(options.name);
+  if (!ordinal.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no device \"", options.name, "\": it is cpu or cuda:N"));
   }
@@ -78,9 +92,26 @@ absl::StatusOr<std::unique_ptr<RankDevice>> OpenRankDevice(
   if (auto status = NcclCommunicator::CheckVersion(); !status.ok()) {
     return status;
   }
-  auto device = CudaDevice::Open(ordinal);
+  auto device = CudaDevice::Open(*ordinal);
   if (!device.ok()) return device.status();
   return std::make_unique<CudaRankDevice>(options, *std::move(device));
+}
+
+std::shared_ptr<PinnedMemory> MakePinnedMemory(
+    const RankDeviceOptions& options) {
+  const std::optional<int> ordinal = OrdinalOf(options.name);
+  return ordinal.has_value() ? MakeCudaPinnedMemory(*ordinal) : nullptr;
+}
+
+std::unique_ptr<RegionOpener> MakeRegionOpener(
+    const RankDeviceOptions& options) {
+  const std::optional<int> ordinal = OrdinalOf(options.name);
+  if (!ordinal.has_value()) return MakeCpuRegionOpener();
+  cudaDeviceProp properties;
+  const bool known =
+      cudaGetDeviceProperties(&properties, *ordinal) == cudaSuccess;
+  return MakeCudaRegionOpener(
+      *ordinal, known ? CudaUuidString(properties.uuid) : std::string());
 }
 
 }  // namespace ithaca

@@ -37,6 +37,10 @@ class Device {
                                     int64_t bytes) = 0;
   virtual absl::Status CopyToHost(void* dst, const void* src,
                                   int64_t bytes) = 0;
+  // Among memory of the device, of another device that it reaches, and
+  // page-locked memory of the host: what is read stays as it is, and what is
+  // written is not read, until Synchronize.
+  virtual absl::Status Copy(void* dst, const void* src, int64_t bytes) = 0;
   virtual absl::Status Zero(void* dst, int64_t bytes) = 0;
 
   // The jobs of kernels/layout.h, all of a stage in one call.

@@ -89,7 +89,8 @@ void GroupSession::Run() {
                            membership_.collective_timeout);
   if (!communicator.ok()) return FailToForm(communicator.status());
   RankExecutor executor((*device)->device(), communicator->get(),
-                        (*device)->kernels(), options_.buffers);
+                        (*device)->kernels(), options_.buffers,
+                        options_.regions);
   executor.DelayVotes(options_.vote_delay);
   executor_ = &executor;
 

@@ -15,8 +15,10 @@
 #include "absl/time/time.h"
 #include "worker/call_sequencer.h"
 #include "worker/host_buffer_pool.h"
+#include "worker/rank_call.h"
 #include "worker/rank_device.h"
 #include "worker/rank_executor.h"
+#include "worker/region_table.h"
 #include "worker/rendezvous_store.h"
 #include "worker/warm_shapes.h"
 
@@ -46,6 +48,8 @@ struct GroupSessionOptions {
   // one that is still being torn down shares nothing with the next.
   std::function<absl::StatusOr<std::unique_ptr<RankDevice>>()> open_device;
   HostBufferPool* buffers = nullptr;  // outlives the session
+  // Of the clients' memory; outlives the session. Null: calls have none.
+  RegionTable* regions = nullptr;
   // Calls to prepare for once the group is formed, before the first call runs.
   // One that cannot be prepared is logged and left out.
   std::vector<WarmShape> warm_shapes;

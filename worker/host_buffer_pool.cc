@@ -17,15 +17,28 @@ bool Smaller(const std::unique_ptr<HostBuffer>& a,
 
 }  // namespace
 
-HostBuffer::HostBuffer(int64_t capacity)
-    : capacity_(capacity),
-      data_(static_cast<char*>(
-          std::malloc(static_cast<size_t>(std::max<int64_t>(capacity, 1))))) {}
+HostBuffer::HostBuffer(int64_t capacity, std::shared_ptr<PinnedMemory> pinned)
+    : capacity_(capacity), pinned_(std::move(pinned)) {
+  const int64_t bytes = std::max<int64_t>(capacity, 1);
+  data_ = pinned_ == nullptr ? nullptr : pinned_->Allocate(bytes);
+  if (data_ != nullptr) return;
+  pinned_.reset();
+  data_ = static_cast<char*>(std::malloc(static_cast<size_t>(bytes)));
+}
 
-HostBuffer::~HostBuffer() { std::free(data_); }
+HostBuffer::~HostBuffer() {
+  if (pinned_ != nullptr) {
+    pinned_->Free(data_);
+  } else {
+    std::free(data_);
+  }
+}
 
-HostBufferPool::HostBufferPool(size_t max_kept)
-    : max_kept_(max_kept), shelf_(std::make_shared<Shelf>()) {}
+HostBufferPool::HostBufferPool(std::shared_ptr<PinnedMemory> pinned,
+                               size_t max_kept)
+    : pinned_(std::move(pinned)),
+      max_kept_(max_kept),
+      shelf_(std::make_shared<Shelf>()) {}
 
 absl::StatusOr<std::shared_ptr<HostBuffer>> HostBufferPool::Take(
     int64_t bytes) {
@@ -44,7 +57,7 @@ absl::StatusOr<std::shared_ptr<HostBuffer>> HostBufferPool::Take(
     }
   }
   if (buffer == nullptr) {
-    buffer = std::make_unique<HostBuffer>(bytes);
+    buffer = std::make_unique<HostBuffer>(bytes, pinned_);
     if (buffer->data() == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat("out of host memory: ", bytes, " bytes wanted"));

@@ -1,6 +1,7 @@
 #include "worker/host_buffer_pool.h"
 
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "gtest/gtest.h"
@@ -45,7 +46,7 @@ TEST(HostBufferPoolTest, TheSmallestThatFitsIsTaken) {
 }
 
 TEST(HostBufferPoolTest, OnlyTheLargestAreKept) {
-  HostBufferPool pool(1);
+  HostBufferPool pool(nullptr, 1);
   const char* large = nullptr;
   {
     auto a = pool.Take(100000), b = pool.Take(1000);
@@ -53,6 +54,38 @@ TEST(HostBufferPoolTest, OnlyTheLargestAreKept) {
   }
   EXPECT_EQ((*pool.Take(10))->data(), large);
   EXPECT_EQ((*pool.Take(10))->capacity(), 100000);
+}
+
+// So many bytes at most, of ordinary memory.
+class LimitedMemory : public PinnedMemory {
+ public:
+  explicit LimitedMemory(int64_t limit) : limit_(limit) {}
+  char* Allocate(int64_t bytes) override {
+    return bytes > limit_ ? nullptr : (++allocated, new char[bytes]);
+  }
+  void Free(char* memory) override {
+    ++freed;
+    delete[] memory;
+  }
+
+  int allocated = 0, freed = 0;
+
+ private:
+  const int64_t limit_;
+};
+
+TEST(HostBufferPoolTest, BuffersArePinnedOnceWhereThatIsPossible) {
+  const auto memory = std::make_shared<LimitedMemory>(1000);
+  {
+    HostBufferPool pool(memory);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE((*pool.Take(900))->is_pinned());
+    auto large = *pool.Take(1001);
+    EXPECT_FALSE(large->is_pinned());
+    std::memset(large->data(), 1, 1001);
+    EXPECT_EQ(memory->allocated, 1);
+    EXPECT_EQ(memory->freed, 0);
+  }
+  EXPECT_EQ(memory->freed, 1);
 }
 
 TEST(HostBufferPoolTest, AnImpossibleSizeIsResourceExhausted) {

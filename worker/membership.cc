@@ -79,6 +79,7 @@ void Membership::Run() {
     const StreamEnd end = Serve();
     Retire(absl::UnavailableError(inbox_.closed() ? "this worker is ending"
                                                   : "the coordinator is gone"));
+    if (welcomed_ && events_.on_coordinator_lost) events_.on_coordinator_lost();
     if (end == StreamEnd::kRefused) return;
     if (welcomed_) delay = options_.first_redial_delay;
     if (inbox_.AwaitClosed(delay)) return;

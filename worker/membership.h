@@ -30,6 +30,9 @@ struct MembershipOptions {
 struct MembershipEvents {
   // Calls go to this session from now on; null: to none.
   std::function<void(std::shared_ptr<GroupSession>)> on_session;
+  // The stream to the coordinator is over: what it had asked for besides
+  // sessions is void.
+  std::function<void()> on_coordinator_lost;
   // The coordinator will never take this worker (another version, a GPU that
   // is taken): it stops dialling.
   std::function<void(const absl::Status&)> on_refused;

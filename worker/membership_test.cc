@@ -128,6 +128,7 @@ class MembershipTest : public ::testing::Test {
       absl::MutexLock lock(&mutex_);
       session_ = std::move(session);
     };
+    events.on_coordinator_lost = [this] { ++coordinators_lost_; };
     events.on_refused = [this](const absl::Status& why) {
       refused_with_ = why;
       refused_.Notify();
@@ -179,6 +180,7 @@ class MembershipTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mutex_;
   std::shared_ptr<GroupSession> session_;
+  std::atomic<int> coordinators_lost_{0};
   absl::Status refused_with_;
   absl::Notification refused_, shut_down_;
   std::string shutdown_reason_;
@@ -252,9 +254,11 @@ TEST_F(MembershipTest, WhenTheStreamEndsItLeavesItsGroupAndJoinsAgain) {
   membership_->Start();
   Form(7);
   EXPECT_TRUE(AwaitGeneration(7));
+  EXPECT_EQ(coordinators_lost_, 0);
   coordinator_.HangUp();
   coordinator_.AwaitJoin(1);
   EXPECT_TRUE(AwaitGeneration(0));
+  EXPECT_EQ(coordinators_lost_, 1);
   Form(9);
   EXPECT_TRUE(AwaitGeneration(9));
 }

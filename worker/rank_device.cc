@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/cpu_rank_device.h"
+#include "worker/cpu_regions.h"
 
 namespace ithaca {
 
@@ -20,6 +21,16 @@ absl::StatusOr<std::unique_ptr<RankDevice>> OpenRankDevice(
   }
   return absl::InvalidArgumentError(
       absl::StrCat("no device \"", options.name, "\": it is cpu or cuda:N"));
+}
+
+std::shared_ptr<PinnedMemory> MakePinnedMemory(
+    const RankDeviceOptions& /*options*/) {
+  return nullptr;
+}
+
+std::unique_ptr<RegionOpener> MakeRegionOpener(
+    const RankDeviceOptions& /*options*/) {
+  return MakeCpuRegionOpener();
 }
 
 }  // namespace ithaca

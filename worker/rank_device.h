@@ -11,6 +11,8 @@
 #include "worker/communicator.h"
 #include "worker/device.h"
 #include "worker/gloo_mesh.h"
+#include "worker/host_buffer_pool.h"
+#include "worker/region.h"
 #include "worker/rendezvous_store.h"
 
 namespace ithaca {
@@ -55,6 +57,16 @@ class RankDevice {
 // program was built without --config=cuda), kFailedPrecondition (a driver or
 // NCCL older than built for), kInternal.
 absl::StatusOr<std::unique_ptr<RankDevice>> OpenRankDevice(
+    const RankDeviceOptions& options);
+
+// Page-locked memory for copies to and from such a device; null where that
+// means nothing. REQUIRES: OpenRankDevice(options) went well.
+std::shared_ptr<PinnedMemory> MakePinnedMemory(
+    const RankDeviceOptions& options);
+
+// Opens clients' memory for such a device, for as long as the process lives,
+// whatever sessions come and go. REQUIRES: OpenRankDevice(options) went well.
+std::unique_ptr<RegionOpener> MakeRegionOpener(
     const RankDeviceOptions& options);
 
 }  // namespace ithaca

@@ -10,9 +10,12 @@
 #include "core/attention_call.h"
 #include "core/sequence_parallel_plan.h"
 #include "gtest/gtest.h"
+#include "worker/call_refusal.h"
 #include "worker/cpu_device.h"
 #include "worker/host_buffer_pool.h"
 #include "worker/in_process_communicator.h"
+#include "worker/region.h"
+#include "worker/region_table.h"
 #include "worker/torch_attention_kernels.h"
 
 namespace ithaca {
@@ -41,13 +44,36 @@ AttentionShape Shape(int64_t image_tokens) {
   return shape;
 }
 
+// A client's memory that is whole until its output is to be written.
+class ShrinkingMemory : public RegionOpener {
+ public:
+  absl::StatusOr<std::unique_ptr<AttachedRegion>> Open(
+      const Region& /*region*/) override {
+    return std::make_unique<Shrinking>();
+  }
+
+ private:
+  class Shrinking : public AttachedRegion {
+   public:
+    absl::Status Check() override { return absl::OkStatus(); }
+    absl::Status CopyToDevice(Device*, void*, int64_t, int64_t) override {
+      return absl::OkStatus();
+    }
+    absl::Status CopyFromDevice(Device*, int64_t, const void*,
+                                int64_t) override {
+      return absl::FailedPreconditionError("the object shrank");
+    }
+  };
+};
+
 // One rank of `world_size`; the others never come.
 struct RankAlone {
-  explicit RankAlone(int world_size)
+  explicit RankAlone(int world_size, RegionTable* regions = nullptr)
       : group(world_size),
         communicator(group.MakeCommunicator(0)),
         kernels(MakeTorchAttentionKernels({1})),
-        executor(&device, communicator.get(), kernels.get(), &buffers) {}
+        executor(&device, communicator.get(), kernels.get(), &buffers,
+                 regions) {}
 
   CountingDevice device;
   HostBufferPool buffers;
@@ -88,6 +114,38 @@ TEST(RankExecutorTest, AWarmedUpCallAllocatesNothing) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->output_bytes, 23 * 4 * 8 * 4);
   EXPECT_EQ(rank.device.allocations(), before);
+}
+
+TEST(RankExecutorTest, AnOutputThatItsRegionDoesNotTakeCostsNoGroup) {
+  ShrinkingMemory memory;
+  RegionTable regions(&memory);
+  RankAlone rank(1, &regions);
+  for (uint64_t number = 1; number <= 2; ++number) {
+    RankCall call;
+    call.number = number;
+    call.shape = Shape(20);
+    call.plan_fingerprint =
+        MakeSequenceParallelPlan(call.shape, call.options, 1)->Fingerprint();
+    const std::string tensors(size_t{3} * 23 * 4 * 8 * 4, '\0');
+    call.tensors = {tensors};
+    call.output = RegionSlice{{1, 23 * 4 * 8 * 4, {}}, 0, 23 * 4 * 8 * 4};
+    const absl::Status status = rank.executor.Run(std::move(call)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(RefusalOf(status), Refusal::kAfterExchanges);
+  }
+}
+
+TEST(RankExecutorTest, RegionsAreRefusedWhereThereAreNone) {
+  RankAlone rank(1);
+  RankCall call;
+  call.shape = Shape(20);
+  call.plan_fingerprint =
+      MakeSequenceParallelPlan(call.shape, call.options, 1)->Fingerprint();
+  call.query = call.key = call.value =
+      RegionSlice{{1, 23 * 4 * 8 * 4, {}}, 0, 23 * 4 * 8 * 4};
+  const absl::Status status = rank.executor.Run(std::move(call)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(RefusalOf(status), Refusal::kOwnReason);
 }
 
 TEST(RankExecutorTest, AShapeThatCannotRunIsSaid) {

@@ -4,14 +4,15 @@
 
 #include "absl/status/status.h"
 #include "worker/call_conversion.h"
+#include "worker/grpc_status.h"
 #include "worker/rank_message.h"
 #include "worker/rank_status.h"
 
 namespace ithaca {
 
-RankService::RankService(HostBufferPool* staging,
+RankService::RankService(HostBufferPool* staging, RegionTable* regions,
                          std::function<void(const RankReport&)> on_report)
-    : host_{&sessions_, staging, std::move(on_report)} {}
+    : regions_(regions), host_{&sessions_, staging, std::move(on_report)} {}
 
 grpc::ServerUnaryReactor* RankService::RunAttention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -58,6 +59,32 @@ grpc::ServerUnaryReactor* RankService::RunAttention(
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 RankService::StreamAttention(grpc::CallbackServerContext* /*context*/) {
   return new RankStream(&host_);
+}
+
+grpc::ServerUnaryReactor* RankService::AttachRegion(
+    grpc::CallbackServerContext* context,
+    const internal::v1::AttachRegionRequest* request,
+    internal::v1::AttachRegionResponse* /*response*/) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<Region> region = ToRegion(request->region());
+  if (!region.ok()) {
+    reactor->Finish(ToGrpc(region.status()));
+    return reactor;
+  }
+  regions_->Attach(*std::move(region), [reactor](const absl::Status& status) {
+    reactor->Finish(ToGrpc(status));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RankService::DetachRegion(
+    grpc::CallbackServerContext* context,
+    const internal::v1::DetachRegionRequest* request,
+    internal::v1::DetachRegionResponse* /*response*/) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  regions_->Detach(request->region_id(),
+                   [reactor] { reactor->Finish(grpc::Status::OK); });
+  return reactor;
 }
 
 }  // namespace ithaca

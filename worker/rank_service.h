@@ -12,6 +12,7 @@
 #include "worker/group_session.h"
 #include "worker/host_buffer_pool.h"
 #include "worker/rank_stream.h"
+#include "worker/region_table.h"
 #include "worker/serving_session.h"
 #include "worker/ulysses_attention.h"
 
@@ -29,11 +30,14 @@ namespace ithaca {
 class RankService
     : public internal::v1::RankService::WithRawCallbackMethod_RunAttention<
           internal::v1::RankService::WithRawCallbackMethod_StreamAttention<
-              internal::v1::RankService::Service>> {
+              internal::v1::RankService::WithCallbackMethod_AttachRegion<
+                  internal::v1::RankService::WithCallbackMethod_DetachRegion<
+                      internal::v1::RankService::Service>>>> {
  public:
-  // staging: for the inputs of streams; outlives this. on_report: each call
-  // that went well, on the thread that ran it.
-  RankService(HostBufferPool* staging,
+  // staging: for the inputs of streams; regions: of the clients' memory; both
+  // outlive this. on_report: each call that went well, on the thread that ran
+  // it.
+  RankService(HostBufferPool* staging, RegionTable* regions,
               std::function<void(const RankReport&)> on_report);
 
   // Calls of its generation go to `session` from now on; null: to none.
@@ -51,7 +55,16 @@ class RankService
                                          grpc::ByteBuffer* response) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamAttention(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* AttachRegion(
+      grpc::CallbackServerContext* context,
+      const internal::v1::AttachRegionRequest* request,
+      internal::v1::AttachRegionResponse* response) override;
+  grpc::ServerUnaryReactor* DetachRegion(
+      grpc::CallbackServerContext* context,
+      const internal::v1::DetachRegionRequest* request,
+      internal::v1::DetachRegionResponse* response) override;
 
+  RegionTable* const regions_;
   ServingSession sessions_;
   const RankStream::Host host_;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/call_conversion.h"
+#include "worker/call_tensors.h"
 #include "worker/rank_status.h"
 
 namespace ithaca {
@@ -55,13 +56,15 @@ absl::Status RankStream::Open(const internal::v1::AttentionCall& message) {
       MakeSequenceParallelPlan(call->shape, call->options, place.world_size);
   if (!plan.ok()) return absl::InternalError(plan.status().message());
 
-  const int64_t bytes = BytesOfRank(*plan, place.rank).inputs();
+  const int64_t bytes = InlineInputBytes(*plan, place.rank, *call);
   auto buffer = host_->staging->Take(bytes);
   // Kept until there is a number to refuse: the other ranks wait for it.
   call->refusal = buffer.status();
   staged_.emplace(buffer.ok() ? *std::move(buffer) : nullptr, bytes);
-  unsent_ = OutputInTokenOrder(*plan, place.rank, call->return_text_output);
-  std::reverse(unsent_.begin(), unsent_.end());
+  if (!call->output.has_value()) {
+    unsent_ = OutputInTokenOrder(*plan, place.rank, call->return_text_output);
+    std::reverse(unsent_.begin(), unsent_.end());
+  }
   generation_ = message.generation();
   call_ = *std::move(call);
   return absl::OkStatus();
@@ -83,6 +86,7 @@ void RankStream::Run(uint64_t call_number) {
   if (call.refusal.ok()) {
     call.tensors = {std::string_view(staged_->buffer()->data(),
                                      static_cast<size_t>(staged_->bytes()))};
+    call.tensors_are_pinned = staged_->buffer()->is_pinned();
     call.tensors_owner = staged_->buffer();
   }
   staged_.reset();

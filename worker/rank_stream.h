@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "ithaca/internal/v1/worker.pb.h"
 #include "worker/host_buffer_pool.h"
-#include "worker/rank_executor.h"
+#include "worker/rank_call.h"
 #include "worker/rank_stream_message.h"
 #include "worker/rank_tensors.h"
 #include "worker/serving_session.h"

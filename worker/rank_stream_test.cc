@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/oracle/attention_oracle.h"
 #include "tests/oracle/tensor_data.h"
+#include "worker/call_tensors.h"
 #include "worker/rank_test_server.h"
 
 namespace ithaca {
@@ -231,7 +232,7 @@ AttentionShape LargeShape() {
 TEST_F(RankStreamTest, OutputIsTheUnaryCallsInChunksOfAMebibyte) {
   Start(1);
   const SequenceParallelPlan plan = Plan(LargeShape(), 1);
-  std::vector<float> values(static_cast<size_t>(BytesOfRank(plan, 0).inputs()) /
+  std::vector<float> values(static_cast<size_t>(InlineInputBytes(plan, 0, {})) /
                             sizeof(float));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<float>(i % 251) / 251;
@@ -256,7 +257,7 @@ TEST_F(RankStreamTest, OutputIsTheUnaryCallsInChunksOfAMebibyte) {
 TEST_F(RankStreamTest, AReaderWhoDoesNotReadHoldsUpNobody) {
   Start(1);
   const SequenceParallelPlan plan = Plan(LargeShape(), 1);
-  const std::string tensors(static_cast<size_t>(BytesOfRank(plan, 0).inputs()),
+  const std::string tensors(static_cast<size_t>(InlineInputBytes(plan, 0, {})),
                             '\0');
   std::vector<std::unique_ptr<Call>> calls;
   for (uint64_t number = 1; number <= 3; ++number) {
@@ -278,7 +279,7 @@ TEST_F(RankStreamTest, PartsOutOfPlaceEndTheStreamAndCostNoNumber) {
   AttentionCall unspecified = open, impossible = open;
   unspecified.clear_dtype();
   impossible.set_num_heads(3);
-  const auto bytes = static_cast<uint64_t>(BytesOfRank(plan, 0).inputs());
+  const auto bytes = static_cast<uint64_t>(InlineInputBytes(plan, 0, {}));
   const std::vector<std::pair<std::string, std::function<void(Call*)>>> bad = {
       {"no `open`", [](Call* call) { call->Chunk(0, "x"); }},
       {"no `open`", [](Call* call) { call->Run(1); }},
@@ -315,7 +316,7 @@ TEST_F(RankStreamTest, PartsOutOfPlaceEndTheStreamAndCostNoNumber) {
 TEST_F(RankStreamTest, WhatWasStagedIsFreedWithItsStream) {
   Start(1);
   const SequenceParallelPlan plan = Plan(LargeShape(), 1);
-  const int64_t bytes = BytesOfRank(plan, 0).inputs();
+  const int64_t bytes = InlineInputBytes(plan, 0, {});
   Call call(server(0), MakeTestCall(plan, 0));
   call.Chunk(0, "xyz");
   call.Chunk(0, "xyz");

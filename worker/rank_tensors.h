@@ -6,25 +6,33 @@
 
 #include "core/sequence_parallel_plan.h"
 
-// How many bytes a rank's parts of a call's tensors are, and where they lie.
-// Pure; what a rank's part is, the plan says.
+// Where a rank's parts of a call's tensors lie. Pure; what a rank's part is,
+// the plan says.
 
 namespace ithaca {
 
-// Bytes of a rank's parts, all batch elements together.
-struct RankTensorBytes {
-  int64_t image_query = 0;  // [B, S_r, Hq, D]; and image output
-  int64_t image_key = 0;    // [B, S_r, Hkv, D]; and image value
-  int64_t text_query = 0;   // [B, T, Hq, D], 0 if image_queries_only; and text
-                            // output
-  int64_t text_key = 0;     // [B, T, Hkv, D]; and text value
+enum class TensorRole : uint8_t { kQuery, kKey, kValue, kOutput };
 
-  int64_t inputs() const {
-    return image_query + text_query + 2 * (image_key + text_key);
-  }
+// [B, tokens, heads, D] of all ranks' tokens.
+int64_t WholeTensorBytes(const AttentionShape& shape, TensorRole role);
+
+// Rows of such a tensor, in bytes from its start: `count` blocks of `size`,
+// one for each batch element, `stride` apart.
+struct RowBlocks {
+  int64_t begin = 0;
+  int64_t size = 0;
+  int64_t stride = 0;
+  int64_t count = 0;
+
+  int64_t bytes() const { return size * count; }
+  bool contiguous() const { return count <= 1 || size == stride; }
+  friend bool operator==(const RowBlocks&, const RowBlocks&) = default;
 };
 
-RankTensorBytes BytesOfRank(const SequenceParallelPlan& plan, int rank);
+RowBlocks ImageRows(const SequenceParallelPlan& plan, int rank,
+                    TensorRole role);
+// All text rows; without any, blocks of size 0.
+RowBlocks TextRows(const SequenceParallelPlan& plan, TensorRole role);
 
 struct ByteRange {
   int64_t begin = 0;

@@ -29,21 +29,40 @@ SequenceParallelPlan Plan(const AttentionShape& shape, int world_size) {
   return *MakeSequenceParallelPlan(shape, {}, world_size);
 }
 
-TEST(BytesOfRankTest, EachPartIsTheRanksShareOfAllBatchElements) {
-  const SequenceParallelPlan plan = Plan(Shape(2), 2);
-  const RankTensorBytes bytes = BytesOfRank(plan, 1);  // 2 image tokens
-  EXPECT_EQ(bytes.image_query, 2 * 2 * 12);
-  EXPECT_EQ(bytes.image_key, 2 * 2 * 6);
-  EXPECT_EQ(bytes.text_query, 2 * 4 * 12);
-  EXPECT_EQ(bytes.text_key, 2 * 4 * 6);
-  EXPECT_EQ(bytes.inputs(), 2 * (2 + 4) * (12 + 6 + 6));
+TEST(RowBlocksTest, ARanksRowsFollowItsShareAndTheOrder) {
+  AttentionShape shape = Shape(2);
+  // Rank 1 of 2 has image tokens 3 and 4.
+  EXPECT_EQ(ImageRows(Plan(shape, 2), 1, TensorRole::kQuery),
+            (RowBlocks{3 * 12, 2 * 12, 9 * 12, 2}));
+  EXPECT_EQ(ImageRows(Plan(shape, 2), 1, TensorRole::kKey),
+            (RowBlocks{3 * 6, 2 * 6, 9 * 6, 2}));
+  EXPECT_EQ(TextRows(Plan(shape, 2), TensorRole::kValue),
+            (RowBlocks{5 * 6, 4 * 6, 9 * 6, 2}));
+  shape.order = TokenOrder::kTextFirst;
+  EXPECT_EQ(ImageRows(Plan(shape, 2), 1, TensorRole::kOutput),
+            (RowBlocks{(4 + 3) * 12, 2 * 12, 9 * 12, 2}));
+  EXPECT_EQ(TextRows(Plan(shape, 2), TensorRole::kOutput),
+            (RowBlocks{0, 4 * 12, 9 * 12, 2}));
 }
 
-TEST(BytesOfRankTest, ImageQueriesAloneHaveNoTextQuery) {
+TEST(RowBlocksTest, ImageQueriesAloneHaveNoTextRows) {
   AttentionShape shape = Shape(1);
   shape.image_queries_only = true;
-  EXPECT_EQ(BytesOfRank(Plan(shape, 1), 0).text_query, 0);
-  EXPECT_EQ(BytesOfRank(Plan(shape, 1), 0).text_key, 4 * 6);
+  const SequenceParallelPlan plan = Plan(shape, 1);
+  EXPECT_EQ(TextRows(plan, TensorRole::kQuery).bytes(), 0);
+  EXPECT_EQ(TextRows(plan, TensorRole::kKey).bytes(), 4 * 6);
+  EXPECT_EQ(WholeTensorBytes(shape, TensorRole::kOutput), 5 * 12);
+  EXPECT_EQ(WholeTensorBytes(shape, TensorRole::kKey), 9 * 6);
+}
+
+TEST(RowBlocksTest, OneElementOrAllRowsAreOneRun) {
+  EXPECT_TRUE(ImageRows(Plan(Shape(1), 2), 0, TensorRole::kKey).contiguous());
+  EXPECT_FALSE(ImageRows(Plan(Shape(2), 2), 0, TensorRole::kKey).contiguous());
+  AttentionShape no_text = Shape(2);
+  no_text.text_tokens = 0;
+  no_text.valid_text_tokens = {0, 0};
+  EXPECT_TRUE(ImageRows(Plan(no_text, 1), 0, TensorRole::kKey).contiguous());
+  EXPECT_FALSE(ImageRows(Plan(no_text, 2), 0, TensorRole::kKey).contiguous());
 }
 
 TEST(OutputInTokenOrderTest, OneBatchElementImageFirstIsOneRange) {

@@ -12,10 +12,12 @@
 #include "core/attention_call.h"
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
+#include "worker/cpu_regions.h"
 #include "worker/fake_rank_device.h"
 #include "worker/group_session.h"
 #include "worker/host_buffer_pool.h"
 #include "worker/rank_service.h"
+#include "worker/region_table.h"
 
 namespace ithaca {
 
@@ -26,7 +28,8 @@ inline constexpr uint64_t kTestGeneration = 42;
 class RankTestServer {
  public:
   RankTestServer()
-      : service_(&staging_, [this](const RankReport&) { ++reports_; }) {
+      : service_(&staging_, &regions_,
+                 [this](const RankReport&) { ++reports_; }) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.SetMaxReceiveMessageSize(-1);
@@ -50,6 +53,7 @@ class RankTestServer {
     GroupSessionOptions options;
     options.open_device = OpenFakeRankDevice(group);
     options.buffers = &outputs_;
+    options.regions = &regions_;
     GroupMembership membership;
     membership.generation = kTestGeneration;
     membership.rank = rank;
@@ -76,6 +80,8 @@ class RankTestServer {
  private:
   std::atomic<int> reports_{0};
   HostBufferPool outputs_, staging_;
+  const std::unique_ptr<RegionOpener> opener_ = MakeCpuRegionOpener();
+  RegionTable regions_{opener_.get()};
   RankService service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;

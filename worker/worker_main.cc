@@ -22,6 +22,7 @@
 #include "worker/rank_device.h"
 #include "worker/rank_metrics.h"
 #include "worker/rank_service.h"
+#include "worker/region_table.h"
 #include "worker/termination.h"
 #include "worker/warm_shapes.h"
 #include "worker/worker_flags.h"
@@ -38,12 +39,17 @@ std::string HostName() {
   return name;
 }
 
-absl::StatusOr<std::unique_ptr<RankDevice>> OpenDevice(
-    const WorkerFlags& flags) {
+RankDeviceOptions DeviceOptions(const WorkerFlags& flags) {
   RankDeviceOptions options;
   options.name = flags.device;
   options.num_threads = flags.threads;
   options.nccl_host_id = flags.nccl_host_id;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<RankDevice>> OpenDevice(
+    const WorkerFlags& flags) {
+  RankDeviceOptions options = DeviceOptions(flags);
   options.address.interface = flags.peer_interface;
   options.address.hostname = flags.peer_address;
   if (flags.peer_address.empty() && flags.peer_interface.empty()) {
@@ -56,11 +62,8 @@ absl::StatusOr<std::unique_ptr<RankDevice>> OpenDevice(
 
 // What the device is, before anyone asks for work on it.
 absl::Status Describe(const WorkerFlags& flags, internal::v1::Join* join) {
-  RankDeviceOptions options;
-  options.name = flags.device;
-  options.num_threads = flags.threads;
-  options.nccl_host_id = flags.nccl_host_id;
-  absl::StatusOr<std::unique_ptr<RankDevice>> device = OpenRankDevice(options);
+  absl::StatusOr<std::unique_ptr<RankDevice>> device =
+      OpenRankDevice(DeviceOptions(flags));
   if (!device.ok()) return device.status();
   join->set_version(std::string(Version()));
   join->set_host(HostName());
@@ -147,8 +150,12 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
     spdlog::info("metrics on port {}", endpoint->port());
   }
 
-  HostBufferPool buffers, staging;
-  RankService service(&staging, [&metrics](const RankReport& report) {
+  const RankDeviceOptions device = DeviceOptions(flags);
+  const std::shared_ptr<PinnedMemory> pinned = MakePinnedMemory(device);
+  HostBufferPool buffers(pinned), staging(pinned);
+  const std::unique_ptr<RegionOpener> opener = MakeRegionOpener(device);
+  RegionTable regions(opener.get());
+  RankService service(&staging, &regions, [&metrics](const RankReport& report) {
     metrics.Observe(report);
   });
   int port = 0;
@@ -158,12 +165,14 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
   options.join.set_address(AdvertisedAddress(flags.listen, port));
   options.session.open_device = [&flags] { return OpenDevice(flags); };
   options.session.buffers = &buffers;
+  options.session.regions = &regions;
   options.session.vote_delay = flags.injected_vote_delay;
 
   MembershipEvents events;
   events.on_session = [&service](std::shared_ptr<GroupSession> session) {
     service.SetSession(std::move(session));
   };
+  events.on_coordinator_lost = [&regions] { regions.DropAll(); };
   events.on_refused = [termination](const absl::Status& why) {
     termination->Request(
         1, absl::StrCat("refused by the coordinator: ", why.message()));

@@ -44,6 +44,9 @@ class WatchedDevice : public Device {
   absl::Status CopyToHost(void* dst, const void* src, int64_t bytes) override {
     return device_->CopyToHost(dst, src, bytes);
   }
+  absl::Status Copy(void* dst, const void* src, int64_t bytes) override {
+    return device_->Copy(dst, src, bytes);
+  }
   absl::Status Zero(void* dst, int64_t bytes) override {
     return device_->Zero(dst, bytes);
   }
