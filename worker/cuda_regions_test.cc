@@ -2,12 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/plan_policy.h"
 #include "core/sequence_parallel_plan.h"
@@ -153,7 +155,7 @@ size_t FreeGpuMemory() {
 }
 
 TEST_F(CudaRegionsTest, ManyCyclesLeaveNothingOpen) {
-  constexpr int kCycles = 2'000;
+  constexpr int kCycles = 10'000;
   CudaMemoryExporter exporter(1 << 20);
   SharedMemoryTestObject object(std::string(1 << 16, 'x'));
   const Region cuda{1, 1 << 20, Allocation(exporter)};
@@ -222,68 +224,117 @@ TEST_F(CudaRegionsTest, PinnedBuffersAreCopiedAtOnce) {
   EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
 }
 
-// A whole call on another process's memory, alone in its group.
-TEST_F(CudaRegionsTest, ACallReadsAndWritesAnotherProcesssMemory) {
-  AttentionShape shape;
-  shape.dtype = DataType::kBFloat16;
-  shape.image_tokens = 70;
-  shape.text_tokens = 20;
-  shape.num_heads = 4;
-  shape.num_kv_heads = 2;
-  shape.head_dim = 64;
-  HostBufferPool buffers(MakeCudaPinnedMemory(0));
-  RegionTable regions(opener_.get());
-  TorchCudaAttentionKernels kernels(device_.get());
-  InProcessGroup group(1);
-  const std::unique_ptr<Communicator> communicator = group.MakeCommunicator(0);
-  RankExecutor executor(device_.get(), communicator.get(), &kernels, &buffers,
-                        &regions);
-  uint64_t number = 0;
-  for (const int64_t batch : {1, 2}) {
+// A rank alone in its group.
+class CudaCallTest : public CudaRegionsTest {
+ protected:
+  void SetUp() override {
+    CudaRegionsTest::SetUp();
+    if (IsSkipped()) return;
+    kernels_ = std::make_unique<TorchCudaAttentionKernels>(device_.get());
+    regions_ = std::make_unique<RegionTable>(opener_.get());
+    executor_ = std::make_unique<RankExecutor>(
+        device_.get(), communicator_.get(), kernels_.get(), &buffers_,
+        regions_.get());
+  }
+
+  static AttentionShape Shape(int64_t batch) {
+    AttentionShape shape;
+    shape.dtype = DataType::kBFloat16;
     shape.batch = batch;
+    shape.image_tokens = 70;
+    shape.text_tokens = 20;
     shape.valid_text_tokens.assign(static_cast<size_t>(batch), 15);
+    shape.num_heads = 4;
+    shape.num_kv_heads = 2;
+    shape.head_dim = 64;
+    return shape;
+  }
+
+  RankCall Call(const AttentionShape& shape) {
+    RankCall call;
+    call.number = ++number_;
+    call.shape = shape;
+    call.options.softmax_scale = oracle::DefaultScale(shape);
+    call.return_text_output = true;
+    call.plan_fingerprint =
+        MakeSequenceParallelPlan(shape, call.options, 1,
+                                 PlanPolicyFor(device_->name(), shape, 1))
+            ->Fingerprint();
+    return call;
+  }
+
+  HostBufferPool buffers_{MakeCudaPinnedMemory(0)};
+  InProcessGroup group_{1};
+  const std::unique_ptr<Communicator> communicator_ =
+      group_.MakeCommunicator(0);
+  std::unique_ptr<TorchCudaAttentionKernels> kernels_;
+  std::unique_ptr<RegionTable> regions_;
+  std::unique_ptr<RankExecutor> executor_;
+  uint64_t number_ = 0;
+};
+
+TEST_F(CudaCallTest, PinnedInputsGiveWhatOthersGive) {
+  const AttentionShape shape = Shape(2);
+  // Whatever it means as a tensor: halves around 1.
+  const std::string bytes(static_cast<size_t>(2 * 90 * (4 + 2 + 2) * 64 * 2),
+                          '\x3f');
+  const std::shared_ptr<HostBuffer> pinned =
+      *buffers_.Take(static_cast<int64_t>(bytes.size()));
+  ASSERT_TRUE(pinned->is_pinned());
+  std::copy(bytes.begin(), bytes.end(), pinned->data());
+  std::vector<std::string> outputs;
+  for (const char* data :
+       {bytes.data(), static_cast<char const*>(pinned->data())}) {
+    RankCall call = Call(shape);
+    call.tensors = {{data, bytes.size()}};
+    call.tensors_are_pinned = data == pinned->data();
+    const auto result = executor_->Run(std::move(call));
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_TRUE(result->output->is_pinned());
+    outputs.emplace_back(result->output->data(),
+                         static_cast<size_t>(result->output_bytes));
+  }
+  EXPECT_EQ(outputs[0].size(), size_t{2 * 90 * 4 * 64 * 2});
+  EXPECT_TRUE(outputs[0] == outputs[1]);
+}
+
+TEST_F(CudaCallTest, ACallReadsAndWritesAnotherProcesssMemory) {
+  for (const int64_t batch : {1, 2}) {
+    const AttentionShape shape = Shape(batch);
     const oracle::CallInputs inputs = oracle::RandomInputs(shape, 3);
-    AttentionOptions options;
-    options.softmax_scale = oracle::DefaultScale(shape);
     // Beside the query, and over it.
     for (const bool over_query : {false, true}) {
       const uint64_t query = 256;
       const uint64_t key = query + inputs.query.size();
       const uint64_t value = key + inputs.key.size();
-      const uint64_t output = over_query ? query : value + inputs.value.size();
-      const uint64_t total = value + inputs.value.size() + inputs.query.size();
+      const uint64_t end = value + inputs.value.size();
+      const uint64_t output = over_query ? query : end;
+      const uint64_t total = end + inputs.query.size();
       CudaMemoryExporter exporter(static_cast<int64_t>(total));
-      const Region region{++number, total, Allocation(exporter)};
+      RankCall call = Call(shape);
+      const Region region{call.number, total, Allocation(exporter)};
       {
-        auto attached = regions.Acquire(region);
+        auto attached = regions_->Acquire(region);
         ASSERT_TRUE(attached.ok()) << attached.status();
         ASSERT_TRUE(Write(attached->get(), static_cast<int64_t>(query),
                           inputs.query + inputs.key + inputs.value)
                         .ok());
       }
-      RankCall call;
-      call.number = number;
-      call.shape = shape;
-      call.options = options;
-      call.return_text_output = true;
-      call.plan_fingerprint =
-          MakeSequenceParallelPlan(shape, options, 1,
-                                   PlanPolicyFor(device_->name(), shape, 1))
-              ->Fingerprint();
       call.query = RegionSlice{region, query, inputs.query.size()};
       call.key = RegionSlice{region, key, inputs.key.size()};
       call.value = RegionSlice{region, value, inputs.value.size()};
       call.output = RegionSlice{region, output, inputs.query.size()};
-      const auto result = executor.Run(std::move(call));
+      const auto result = executor_->Run(std::move(call));
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->output_bytes, 0);
+      const std::string written =
+          exporter.Bytes().substr(output, inputs.query.size());
       EXPECT_LE(
           oracle::RelativeL2Error(
-              oracle::Decode(shape.dtype, exporter.Bytes().substr(
-                                              output, inputs.query.size())),
-              oracle::Attention(shape, options.softmax_scale, inputs)),
+              oracle::Decode(shape.dtype, written),
+              oracle::Attention(shape, oracle::DefaultScale(shape), inputs)),
           oracle::AcceptedError(shape.dtype));
-      regions.DropAll();
+      regions_->DropAll();
     }
   }
 }
