@@ -112,6 +112,37 @@ at::Tensor FlashAttention(const AttentionArguments& arguments) {
                       : out.permute({2, 0, 1, 3}).contiguous();
 }
 
+TokenRows OneHead(const AttentionArguments& arguments, const TokenRows& rows,
+                  int64_t head) {
+  TokenRows one = rows;
+  one.heads = 1;
+  one.data = static_cast<const char*>(rows.data) +
+             head * rows.head_stride * ByteSize(arguments.dtype);
+  return one;
+}
+
+// FLASH loses infinities and NaNs; MATH propagates them. Each head is judged by
+// itself then: what it gives must not hang on which heads a rank or a lane has
+// beside it.
+at::Tensor FlashWhereFinite(const AttentionArguments& arguments) {
+  if (AttentionStaysFinite(arguments)) return FlashAttention(arguments);
+  const int64_t heads = arguments.query.heads;
+  const int64_t repeats = heads / arguments.key.heads;
+  at::Tensor out =
+      at::empty({arguments.query.tokens, heads, 1, arguments.head_dim},
+                at::TensorOptions().dtype(ScalarType(arguments.dtype)));
+  for (int64_t head = 0; head < heads; ++head) {
+    AttentionArguments one = arguments;
+    one.query = OneHead(arguments, arguments.query, head);
+    one.key = OneHead(arguments, arguments.key, head / repeats);
+    one.value = OneHead(arguments, arguments.value, head / repeats);
+    out.narrow(1, head, 1)
+        .copy_(AttentionStaysFinite(one) ? FlashAttention(one)
+                                         : MathAttention(one));
+  }
+  return out;
+}
+
 class TorchAttentionKernels : public AttentionKernels {
  public:
   explicit TorchAttentionKernels(const TorchAttentionOptions& options)
@@ -148,10 +179,10 @@ class TorchAttentionKernels : public AttentionKernels {
         at::set_num_threads(num_threads_);
       }
       const c10::InferenceMode inference;
-      const bool flash = arguments.kernel == AttentionKernelKind::kFlash &&
-                         AttentionStaysFinite(arguments);
-      auto out = std::make_shared<at::Tensor>(flash ? FlashAttention(arguments)
-                                                    : MathAttention(arguments));
+      auto out = std::make_shared<at::Tensor>(
+          arguments.kernel == AttentionKernelKind::kFlash
+              ? FlashWhereFinite(arguments)
+              : MathAttention(arguments));
       AttentionResult result;
       result.out.data = out->const_data_ptr();
       result.out.tokens = arguments.query.tokens;

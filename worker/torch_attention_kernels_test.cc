@@ -24,6 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr AttentionKernelKind kKernels[] = {AttentionKernelKind::kMath,
                                             AttentionKernelKind::kFlash};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat16,
                                DataType::kBFloat16};
 
@@ -229,6 +230,34 @@ TEST(TorchAttentionKernelsTest, ChoosesAndRefuses) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("head_dim 72"));
   EXPECT_THAT(kernels->Available(), ElementsAre(AttentionKernelKind::kMath,
                                                 AttentionKernelKind::kFlash));
+}
+
+TEST(TorchAttentionKernelsTest, AnInfinityChangesNoBitOfOtherHeads) {
+  for (DataType dtype : kTypes) {
+    const AttentionShape shape = Shape(dtype, 33, 70, 4, 2, 40);
+    const oracle::CallInputs inputs = oracle::RandomInputs(shape, 3);
+    AttentionArguments arguments =
+        Arguments(shape, inputs, AttentionKernelKind::kFlash);
+    const std::vector<double> finite = Attend(arguments);
+    // Of the second key/value head, which the last two heads attend to.
+    std::string value = inputs.value;
+    const std::string infinity = oracle::Encode(dtype, {kInfinity});
+    value.replace(infinity.size() * (5 * 2 + 1) * 40, infinity.size(),
+                  infinity);
+    arguments.value = Dense(value, 70, 2, 40);
+    const std::vector<double> out = Attend(arguments);
+    ASSERT_EQ(out.size(), finite.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+      const size_t head = i / 40 % 4;
+      if (head < 2) {
+        ASSERT_EQ(out[i], finite[i]) << Name(dtype) << " element " << i;
+      } else if (i % 40 == 0) {
+        ASSERT_EQ(out[i], kInfinity) << Name(dtype) << " element " << i;
+      } else {
+        ASSERT_TRUE(std::isfinite(out[i])) << Name(dtype) << " element " << i;
+      }
+    }
+  }
 }
 
 }  // namespace
