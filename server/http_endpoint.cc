@@ -2,10 +2,14 @@
 
 #include <CivetServer.h>
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 
 namespace ithaca::server {
 
@@ -74,6 +80,29 @@ class Route : public CivetHandler {
   const Answer answer_;
 };
 
+// Calls `port` of an address that this process listens on, and hangs up.
+void Knock(const std::string& address, int port) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.empty()) host = "0.0.0.0";
+  if (host == "localhost") host = "127.0.0.1";
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) !=
+      0) {
+    return;
+  }
+  const int caller =
+      socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (caller >= 0) {
+    connect(caller, found->ai_addr, found->ai_addrlen);
+    close(caller);
+  }
+  freeaddrinfo(found);
+}
+
 // civetweb's latest complaint; its threads write it at any time.
 struct LastMessage {
   absl::Mutex mutex;
@@ -82,8 +111,9 @@ struct LastMessage {
 
 class CivetwebEndpoint : public HttpEndpoint {
  public:
-  explicit CivetwebEndpoint(Handlers handlers)
-      : handlers_(std::move(handlers)),
+  CivetwebEndpoint(const std::string& address, Handlers handlers)
+      : address_(address),
+        handlers_(std::move(handlers)),
         live_([](mg_connection* connection) {
           Respond(connection, "200 OK", "text/plain", "alive\n");
         }),
@@ -101,8 +131,22 @@ class CivetwebEndpoint : public HttpEndpoint {
                   handlers_.metrics());
         }) {}
 
-  absl::Status Listen(const std::string& address,
-                      const std::string& civetweb_address) {
+  ~CivetwebEndpoint() override {
+    if (server_ == nullptr) return;
+    // civetweb looks whether it is to end when somebody calls, or every 2 s.
+    const int own_port = port();
+    absl::Notification closed;
+    std::thread caller([&] {
+      do {
+        Knock(address_, own_port);
+      } while (!closed.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+    });
+    server_->close();
+    closed.Notify();
+    caller.join();
+  }
+
+  absl::Status Listen(const std::string& civetweb_address) {
     // Enough threads, and little patience: connections that say nothing must
     // not hold up a probe.
     const std::vector<std::string> options = {
@@ -126,7 +170,7 @@ class CivetwebEndpoint : public HttpEndpoint {
     } catch (const CivetException&) {
       const absl::MutexLock lock(&said_.mutex);
       return absl::UnavailableError(absl::StrCat(
-          "cannot listen on ", address,
+          "cannot listen on ", address_,
           " for HTTP: ", said_.text.empty() ? "no reason given" : said_.text));
     }
     server_->addHandler("/livez$", live_);
@@ -138,12 +182,13 @@ class CivetwebEndpoint : public HttpEndpoint {
   int port() const override { return server_->getListeningPorts().front(); }
 
  private:
+  const std::string address_;
   const Handlers handlers_;
   Route live_;
   Route ready_;
   Route metrics_;
   LastMessage said_;
-  std::unique_ptr<CivetServer> server_;  // ends first: its threads use the rest
+  std::unique_ptr<CivetServer> server_;  // last: its threads use the rest
 };
 
 }  // namespace
@@ -152,9 +197,9 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
     const std::string& address, Handlers handlers) {
   const auto civetweb_address = CivetwebAddress(address);
   if (!civetweb_address.ok()) return civetweb_address.status();
-  auto endpoint = std::make_unique<CivetwebEndpoint>(std::move(handlers));
-  if (auto status = endpoint->Listen(address, *civetweb_address);
-      !status.ok()) {
+  auto endpoint =
+      std::make_unique<CivetwebEndpoint>(address, std::move(handlers));
+  if (auto status = endpoint->Listen(*civetweb_address); !status.ok()) {
     return status;
   }
   return std::unique_ptr<HttpEndpoint>(std::move(endpoint));
