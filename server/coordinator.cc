@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,9 +42,10 @@ constexpr absl::Duration kFarewell = absl::Seconds(1);
 constexpr absl::Duration kWorkerStopTimeout = absl::Seconds(2);
 
 GroupManagerOptions ManagerOptions(
-    const CoordinatorFlags& flags, Metrics* metrics,
+    const CoordinatorFlags& flags, const BearerToken& token, Metrics* metrics,
     std::unique_ptr<LocalWorkerSupervisor>* supervisor) {
   GroupManagerOptions options;
+  options.token = token;
   options.group_size = flags.group_size;
   options.version = std::string(Version());
   options.formation_timeout = flags.formation_timeout;
@@ -97,7 +99,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(
   }
   BearerToken token;
   if (!flags.auth_token_file.empty()) {
-    auto read = BearerToken::FromFile(flags.auth_token_file);
+    std::ifstream file(flags.auth_token_file);
+    auto read = BearerToken::Read(file, flags.auth_token_file);
     if (!read.ok()) return read.status();
     token = *std::move(read);
   }
@@ -117,7 +120,7 @@ Coordinator::Coordinator(const CoordinatorFlags& flags,
     : metrics_(std::string(Version()), flags.device),
       queue_(flags.max_queued_requests),
       budget_(flags.max_inflight_bytes),
-      groups_(ManagerOptions(flags, &metrics_, &supervisor_)),
+      groups_(ManagerOptions(flags, token, &metrics_, &supervisor_)),
       attacher_(&groups_, {}),
       regions_(RegionLimits(),
                [this](const internal::v1::Region& memory,
@@ -157,6 +160,7 @@ absl::StatusOr<int> Coordinator::StartServing(const CoordinatorFlags& flags) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetServerArguments(flags.max_message_bytes, &builder);
+  health_gate_.AddTo(&builder);
   int port = 0;
   builder.AddListeningPort(flags.listen, grpc::InsecureServerCredentials(),
                            &port);
@@ -174,6 +178,7 @@ absl::StatusOr<int> Coordinator::StartServing(const CoordinatorFlags& flags) {
     server_ = std::move(server);
   }
   PublishHealth();
+  health_gate_.Open();
   Log(spdlog::level::info, "listening",
       {{"version", Version()},
        {"address", flags.listen},
@@ -199,6 +204,10 @@ absl::Status Coordinator::StartWorkers(
   const auto level = spdlog::level::to_string_view(flags.log_level);
   options.worker_arguments.push_back(absl::StrCat(
       "--log-level=", absl::string_view(level.data(), level.size())));
+  if (!flags.auth_token_file.empty()) {
+    options.worker_arguments.push_back(
+        absl::StrCat("--auth-token-file=", flags.auth_token_file));
+  }
   options.worker_arguments.insert(options.worker_arguments.end(),
                                   flags.worker_flags.begin(),
                                   flags.worker_flags.end());

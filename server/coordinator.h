@@ -12,13 +12,14 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/bearer_token.h"
 #include "server/admission_queue.h"
 #include "server/attention_service.h"
-#include "server/bearer_token.h"
 #include "server/byte_budget.h"
 #include "server/coordinator_flags.h"
 #include "server/group_manager_impl.h"
 #include "server/group_scheduler.h"
+#include "server/health_gate.h"
 #include "server/http_endpoint.h"
 #include "server/local_worker_supervisor.h"
 #include "server/memory_service.h"
@@ -70,6 +71,7 @@ class Coordinator {
   GroupScheduler scheduler_;
   AttentionService service_;
   MemoryService memory_;
+  HealthGate health_gate_;
   absl::Mutex health_mutex_;
   std::unique_ptr<grpc::Server> server_ ABSL_GUARDED_BY(health_mutex_);
   std::unique_ptr<HttpEndpoint> http_;

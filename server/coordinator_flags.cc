@@ -169,8 +169,9 @@ class Parser {
         ->type_name("ADDRESS:PORT")
         ->capture_default_str();
     Add("auth-token-file", &flags_.auth_token_file,
-        "A file with the token that each attention call must carry, as "
-        "`authorization: Bearer TOKEN`. Default: none is asked for.")
+        "A file with the token that calls of clients and of workers must "
+        "carry, as `authorization: Bearer TOKEN`; local workers are given it. "
+        "Default: none is asked for.")
         ->type_name("PATH");
     AddSwitch("allow-shared-memory", &flags_.allow_shared_memory,
               "Take tensors from clients of this host in POSIX shared memory "

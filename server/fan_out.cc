@@ -1,9 +1,5 @@
 #include "server/fan_out.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,7 +8,7 @@
 
 #include "absl/time/time.h"
 #include "server/group_manager.h"
-#include "server/grpc_arguments.h"
+#include "server/rank_channel.h"
 #include "server/rank_refusal.h"
 
 namespace ithaca::server {
@@ -27,9 +23,7 @@ RankChannels::RankChannels(const std::vector<GroupMember>& members) {
   stubs_.reserve(members.size());
   for (const GroupMember& member : members) {
     stubs_.push_back(
-        std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
-            member.address, grpc::InsecureChannelCredentials(),
-            RankChannelArguments())));
+        std::make_unique<grpc::GenericStub>(MakeRankChannel(member)));
   }
 }
 

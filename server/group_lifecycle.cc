@@ -54,6 +54,7 @@ absl::StatusOr<WorkerId> GroupLifecycle::Join(const internal::v1::Join& join,
   }
   absl::StatusOr<Worker*> worker = registry_.Admit(join, peer_host, now);
   if (!worker.ok()) return worker.status();
+  (*worker)->member.authorization = options_.token.Authorization();
   return (*worker)->id;
 }
 
@@ -80,7 +81,33 @@ void GroupLifecycle::OnEvent(WorkerId id, const WorkerEvent& event,
                   GroupFailureReason::kCollectiveFailed,
                   absl::StrCat(worker->member.worker, ": ", failure.error()),
                   now);
+  } else if (event.has_left_group()) {
+    worker->to_leave.erase(event.left_group().generation());
+  } else if (event.has_leaving()) {
+    OnLeaving(worker, now);
   }
+}
+
+void GroupLifecycle::OnLeaving(Worker* worker, absl::Time now) {
+  worker->leaving = true;
+  const std::string why = absl::StrCat(worker->member.worker, " is leaving");
+  for (Seat& seat : seats_) {
+    if (worker->group.empty() || seat.name != worker->group) continue;
+    if (seat.formed) {
+      seat.group.state = GroupState::kDraining;
+      effects_->GroupDraining(seat.name, seat.group.generation);
+    } else {
+      End(&seat, std::nullopt, why, now);
+    }
+    return;
+  }
+  Dismiss(*worker, why);
+}
+
+void GroupLifecycle::Dismiss(const Worker& worker, const std::string& reason) {
+  WorkerCommand shutdown;
+  shutdown.mutable_shutdown()->set_reason(reason);
+  effects_->Send(worker.id, std::move(shutdown));
 }
 
 void GroupLifecycle::OnFormResult(WorkerId id,
@@ -119,7 +146,11 @@ void GroupLifecycle::RemoveWorker(WorkerId id, const std::string& why,
   const std::string group = worker->group;
   const std::string message =
       absl::StrCat("worker ", worker->member.worker, " is lost: ", why);
-  effects_->WorkerLost(worker->member.worker, why);
+  if (worker->leaving && group.empty()) {
+    effects_->WorkerLeft(worker->member.worker);
+  } else {
+    effects_->WorkerLost(worker->member.worker, why);
+  }
   registry_.Remove(id);
   for (Seat& seat : seats_) {
     if (!group.empty() && seat.name == group) {
@@ -131,7 +162,8 @@ void GroupLifecycle::RemoveWorker(WorkerId id, const std::string& why,
 
 void GroupLifecycle::MarkReady(std::string_view name, uint64_t generation) {
   Seat* seat = FindSeat(name, generation);
-  if (seat != nullptr && seat->formed && !draining_) {
+  if (seat != nullptr && seat->formed &&
+      seat->group.state == GroupState::kForming && !draining_) {
     seat->group.state = GroupState::kReady;
   }
 }
@@ -143,6 +175,12 @@ void GroupLifecycle::ReportFailure(std::string_view name, uint64_t generation,
   if (seat != nullptr) End(seat, reason, std::string(message), now);
 }
 
+void GroupLifecycle::Release(std::string_view name, uint64_t generation,
+                             absl::Time now) {
+  Seat* seat = FindSeat(name, generation);
+  if (seat != nullptr) End(seat, std::nullopt, "a member is leaving", now);
+}
+
 void GroupLifecycle::Drain() {
   draining_ = true;
   for (Seat& seat : seats_) {
@@ -151,14 +189,12 @@ void GroupLifecycle::Drain() {
 }
 
 void GroupLifecycle::DismissLocalWorkers(const std::string& reason) {
-  WorkerCommand shutdown;
-  shutdown.mutable_shutdown()->set_reason(reason);
   for (const auto& [id, worker] : registry_.workers()) {
-    if (worker.local_slot.has_value()) effects_->Send(id, shutdown);
+    if (worker.local_slot.has_value()) Dismiss(worker, reason);
   }
 }
 
-void GroupLifecycle::End(Seat* seat, GroupFailureReason reason,
+void GroupLifecycle::End(Seat* seat, std::optional<GroupFailureReason> reason,
                          const std::string& message, absl::Time now) {
   WorkerCommand leave;
   leave.mutable_leave_group()->set_group(seat->name);
@@ -166,18 +202,27 @@ void GroupLifecycle::End(Seat* seat, GroupFailureReason reason,
   leave.mutable_leave_group()->set_reason(message);
   // With a dead member the cause of a failed formation is known and gone; else
   // it may well be there still.
-  const bool pause = !seat->formed && reason != GroupFailureReason::kWorkerLost;
+  const bool pause = reason.has_value() && !seat->formed &&
+                     *reason != GroupFailureReason::kWorkerLost;
+  // An attempt to form ends by its own time limit.
+  const absl::Time gone_by =
+      (seat->formed ? now : std::max(now, seat->formation_deadline)) +
+      options_.abort_limit;
   for (WorkerId id : seat->workers) {
     Worker* worker = registry_.Find(id);
     if (worker == nullptr) continue;
     worker->group.clear();
-    worker->suspected = MembersAreSuspect(reason);
+    worker->suspected = reason.has_value() && MembersAreSuspect(*reason);
+    worker->to_leave[seat->group.generation] = gone_by;
     if (pause) ++worker->failed_formations;
     effects_->Send(id, leave);
+    if (worker->leaving) Dismiss(*worker, message);
   }
   effects_->CloseRendezvous(seat->rendezvous_id);
-  if (seat->formed) {
-    effects_->GroupLost(seat->name, seat->group.generation, reason, message);
+  if (!reason.has_value()) {
+    // Whoever released it knows.
+  } else if (seat->formed) {
+    effects_->GroupLost(seat->name, seat->group.generation, *reason, message);
   } else {
     effects_->FormationFailed(seat->name, seat->group.generation, message);
   }
@@ -233,7 +278,7 @@ void GroupLifecycle::FormGroups(absl::Time now) {
   while (true) {
     std::vector<FormationCandidate> candidates;
     for (const auto& [id, worker] : registry_.workers()) {
-      if (!worker.group.empty() || worker.suspected) continue;
+      if (!worker.group.empty() || worker.suspected || worker.leaving) continue;
       candidates.push_back({id, worker.host, worker.local_slot,
                             worker.joined_at, worker.failed_formations});
     }
@@ -292,6 +337,8 @@ void GroupLifecycle::Tick(absl::Time now) {
     RemoveWorker(id, why, now);
   }
 
+  EndThoseThatCannotAbort(now);
+
   for (size_t i = 0; i < seats_.size(); ++i) {
     Seat& seat = seats_[i];
     if (seat.group.state == GroupState::kForming && !seat.formed &&
@@ -312,12 +359,43 @@ void GroupLifecycle::Tick(absl::Time now) {
   if (reconsider_at_ <= now) FormGroups(now);
 }
 
+void GroupLifecycle::EndThoseThatCannotAbort(absl::Time now) {
+  std::vector<WorkerId> late;
+  for (const auto& [id, worker] : registry_.workers()) {
+    for (const auto& [generation, limit] : worker.to_leave) {
+      if (limit > now) continue;
+      late.push_back(id);
+      break;
+    }
+  }
+  const std::string why =
+      absl::StrCat("it did not abort its group within ",
+                   absl::FormatDuration(options_.abort_limit));
+  for (WorkerId id : late) {
+    Worker* worker = registry_.Find(id);
+    if (worker->local_slot.has_value()) {
+      effects_->Disconnect(id, absl::UnavailableError(why));
+      effects_->KillLocalSlot(*worker->local_slot);
+      RemoveWorker(id, why, now);
+    } else {
+      worker->to_leave.clear();
+      Dismiss(*worker, why);
+      OnLeaving(worker, now);
+    }
+  }
+}
+
 absl::Time GroupLifecycle::NextDeadline() const {
   // Also a bound on how long Tick may stay away: see there.
   absl::Time next =
       std::min(last_tick_ + options_.heartbeat_limit / 3,
                registry_.LongestSilent() + options_.heartbeat_limit);
   next = std::min(next, reconsider_at_);
+  for (const auto& [id, worker] : registry_.workers()) {
+    for (const auto& [generation, limit] : worker.to_leave) {
+      next = std::min(next, limit);
+    }
+  }
   for (const Seat& seat : seats_) {
     if (seat.group.state == GroupState::kForming && !seat.formed) {
       next = std::min(next, seat.formation_deadline);

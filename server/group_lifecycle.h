@@ -2,6 +2,7 @@
 #define ITHACA_SERVER_GROUP_LIFECYCLE_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@
 // no I/O; not thread-safe.
 //
 //   (free workers) -> forming -> formed -> ready -> lost -> (free workers)
+//                        |          |  a member is to end: its calls go on
+//                        |          +-> draining -> (free workers)
 //                        |  a member died, said no, or time ran out
 //                        +-> failed -> (free workers), after a pause
 //
@@ -38,9 +41,12 @@ class GroupEffects {
   virtual void Disconnect(WorkerId worker, absl::Status why) = 0;
   virtual void KillLocalSlot(int slot) = 0;
   virtual void WorkerLost(std::string_view worker, std::string_view why) = 0;
+  // In good order: it had said so.
+  virtual void WorkerLeft(std::string_view worker) = 0;
   virtual void OpenRendezvous(std::string_view id) = 0;
   virtual void CloseRendezvous(std::string_view id) = 0;
   virtual void GroupFormed(Group group) = 0;
+  virtual void GroupDraining(std::string name, uint64_t generation) = 0;
   virtual void GroupLost(std::string name, uint64_t generation,
                          GroupFailureReason reason, std::string message) = 0;
   virtual void FormationFailed(std::string name, uint64_t generation,
@@ -68,6 +74,8 @@ class GroupLifecycle {
   void ReportFailure(std::string_view name, uint64_t generation,
                      GroupFailureReason reason, std::string_view message,
                      absl::Time now);
+
+  void Release(std::string_view name, uint64_t generation, absl::Time now);
 
   void Drain();
   // Tells the workers that this coordinator started to exit.
@@ -102,10 +110,14 @@ class GroupLifecycle {
   void BeginFormation(const std::vector<WorkerId>& members, absl::Time now);
   void OnFormResult(WorkerId worker, const internal::v1::FormResult& result,
                     absl::Time now);
+  void OnLeaving(Worker* worker, absl::Time now);
+  void Dismiss(const Worker& worker, const std::string& reason);
+  void EndThoseThatCannotAbort(absl::Time now);
   void RemoveWorker(WorkerId worker, const std::string& why, absl::Time now);
-  // Ends the seat's generation, formed or not, and frees its members.
-  void End(Seat* seat, GroupFailureReason reason, const std::string& message,
-           absl::Time now);
+  // Ends the seat's generation, formed or not, and frees its members. Without
+  // a reason it is no failure.
+  void End(Seat* seat, std::optional<GroupFailureReason> reason,
+           const std::string& message, absl::Time now);
 
   const GroupManagerOptions options_;
   GroupEffects* const effects_;

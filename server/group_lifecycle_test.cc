@@ -38,6 +38,9 @@ class RecordingEffects : public GroupEffects {
   void WorkerLost(std::string_view worker, std::string_view) override {
     lost_workers.emplace_back(worker);
   }
+  void WorkerLeft(std::string_view worker) override {
+    left_workers.emplace_back(worker);
+  }
   void OpenRendezvous(std::string_view id) override {
     EXPECT_TRUE(ever_open.insert(std::string(id)).second) << "used again";
     open.insert(std::string(id));
@@ -46,6 +49,9 @@ class RecordingEffects : public GroupEffects {
     EXPECT_EQ(open.erase(std::string(id)), 1u);
   }
   void GroupFormed(Group group) override { formed.push_back(group); }
+  void GroupDraining(std::string, uint64_t generation) override {
+    draining.push_back(generation);
+  }
   void GroupLost(std::string name, uint64_t generation,
                  GroupFailureReason reason, std::string message) override {
     lost.push_back({name, generation, reason, message});
@@ -59,7 +65,8 @@ class RecordingEffects : public GroupEffects {
   std::map<WorkerId, std::vector<WorkerCommand>> sent;
   std::vector<std::pair<WorkerId, absl::Status>> disconnected;
   std::vector<int> killed;
-  std::vector<std::string> lost_workers;
+  std::vector<std::string> lost_workers, left_workers;
+  std::vector<uint64_t> draining;
   std::set<std::string> open, ever_open;
   std::vector<Group> formed;
   std::vector<Loss> lost;
@@ -119,6 +126,24 @@ class GroupLifecycleTest : public ::testing::Test {
   void Heartbeat(WorkerId worker) {
     WorkerEvent event;
     event.mutable_heartbeat();
+    lifecycle_->OnEvent(worker, event, now_);
+  }
+
+  // It aborts the groups that it was told to leave.
+  void Abort(WorkerId worker) {
+    const std::vector<WorkerCommand> sent = effects_.sent[worker];
+    for (const WorkerCommand& command : sent) {
+      if (!command.has_leave_group()) continue;
+      WorkerEvent event;
+      event.mutable_left_group()->set_generation(
+          command.leave_group().generation());
+      lifecycle_->OnEvent(worker, event, now_);
+    }
+  }
+
+  void Leave(WorkerId worker) {
+    WorkerEvent event;
+    event.mutable_leaving();
     lifecycle_->OnEvent(worker, event, now_);
   }
 
@@ -228,6 +253,7 @@ TEST_F(GroupLifecycleTest, WithoutASpareTheGroupIsFailedUntilOneJoins) {
 TEST_F(GroupLifecycleTest, AFailedGroupIsForgottenInTheEnd) {
   auto [a, b] = FormPair();
   lifecycle_->OnStreamEnd(b, now_);
+  Abort(a);
   Pass(absl::Seconds(61), {a});
   EXPECT_THAT(lifecycle_->Groups(), IsEmpty());
   Join(3);
@@ -356,6 +382,99 @@ TEST_F(GroupLifecycleTest, AProcessThatJoinsAnewReplacesItself) {
   // The old stream's end is news of nobody.
   lifecycle_->OnStreamEnd(b, now_);
   EXPECT_THAT(effects_.lost, SizeIs(1));
+}
+
+TEST_F(GroupLifecycleTest, ALocalWorkerThatCannotAbortInTimeIsKilled) {
+  Start(2);
+  const WorkerId a = Join(1, 0), b = Join(2, 1), c = Join(3, 2);
+  Answer(a, true);
+  Answer(b, true);
+  lifecycle_->ReportFailure("g0", 100, GroupFailureReason::kCollectiveFailed,
+                            "broken", now_);
+  Abort(a);
+  Pass(absl::Milliseconds(4900), {a, b, c});
+  EXPECT_THAT(effects_.killed, IsEmpty());
+  Pass(absl::Milliseconds(200), {a, b, c});
+  EXPECT_THAT(effects_.killed, ElementsAre(1));
+  EXPECT_THAT(effects_.lost_workers, ElementsAre("box/2"));
+  EXPECT_EQ(effects_.disconnected[0].first, b);
+  // Whoever is left forms on.
+  EXPECT_EQ(Last(c).form_group().generation(),
+            Last(a).form_group().generation());
+}
+
+TEST_F(GroupLifecycleTest, AnotherHostsWorkerThatCannotAbortIsAskedToExit) {
+  auto [a, b] = FormPair();
+  lifecycle_->ReportFailure("g0", 100, GroupFailureReason::kCollectiveFailed,
+                            "broken", now_);
+  Abort(a);
+  Answer(a, true);
+  Answer(b, true);
+  Pass(absl::Milliseconds(5100), {a, b});
+  EXPECT_THAT(effects_.killed, IsEmpty());
+  EXPECT_THAT(Last(b).shutdown().reason(), HasSubstr("did not abort"));
+  EXPECT_THAT(effects_.draining, ElementsAre(101u));
+}
+
+TEST_F(GroupLifecycleTest, AFailedAttemptHasItsOwnTimeLimitToEndFirst) {
+  Start(2);
+  const WorkerId a = Join(1, 0), b = Join(2, 1);
+  lifecycle_->OnStreamEnd(b, now_);
+  Pass(absl::Seconds(14), {a});
+  EXPECT_THAT(effects_.killed, IsEmpty());
+  Pass(absl::Seconds(2), {a});
+  EXPECT_THAT(effects_.killed, ElementsAre(0));
+}
+
+TEST_F(GroupLifecycleTest, ALeavingWorkersGroupDrainsAndFormsAnewWithoutIt) {
+  auto [a, b] = FormPair();
+  lifecycle_->MarkReady("g0", 100);
+  const WorkerId spare = Join(3);
+  Leave(b);
+  EXPECT_THAT(effects_.draining, ElementsAre(100u));
+  EXPECT_EQ(lifecycle_->Groups()[0].state, GroupState::kDraining);
+  lifecycle_->MarkReady("g0", 100);  // a probe that was under way
+  EXPECT_EQ(lifecycle_->Groups()[0].state, GroupState::kDraining);
+  EXPECT_TRUE(Last(b).has_form_group());  // its calls go on
+
+  lifecycle_->Release("g0", 100, now_);
+  const auto& commands = effects_.sent[b];
+  EXPECT_EQ(commands[commands.size() - 2].leave_group().generation(), 100u);
+  EXPECT_TRUE(Last(b).has_shutdown());
+  EXPECT_EQ(Last(a).form_group().generation(), 101u);
+  EXPECT_EQ(Last(spare).form_group().generation(), 101u);
+  lifecycle_->OnStreamEnd(b, now_);
+  EXPECT_THAT(effects_.left_workers, ElementsAre("box/2"));
+  EXPECT_THAT(effects_.lost_workers, IsEmpty());
+  EXPECT_THAT(effects_.lost, IsEmpty());
+  EXPECT_THAT(effects_.failed, IsEmpty());
+}
+
+TEST_F(GroupLifecycleTest, AWorkerThatLeavesWithoutAGroupMayGoAtOnce) {
+  Start(2);
+  const WorkerId a = Join(1);
+  Leave(a);
+  EXPECT_TRUE(Last(a).has_shutdown());
+  const WorkerId b = Join(2);
+  EXPECT_TRUE(Last(b).has_welcome());
+}
+
+TEST_F(GroupLifecycleTest, AWorkerThatLeavesWhileFormingIsNoFailure) {
+  Start(2);
+  const WorkerId a = Join(1), b = Join(2), c = Join(3);
+  Leave(b);
+  EXPECT_TRUE(Last(b).has_shutdown());
+  EXPECT_EQ(Last(a).form_group().generation(), 101u);
+  EXPECT_EQ(Last(c).form_group().generation(), 101u);
+  EXPECT_THAT(effects_.failed, IsEmpty());
+}
+
+TEST_F(GroupLifecycleTest, ALeavingWorkerThatDiesBeforeItsCallsEndIsLost) {
+  auto [a, b] = FormPair();
+  Leave(b);
+  lifecycle_->OnStreamEnd(b, now_);
+  ASSERT_THAT(effects_.lost, SizeIs(1));
+  EXPECT_EQ(effects_.lost[0].reason, GroupFailureReason::kWorkerLost);
 }
 
 TEST_F(GroupLifecycleTest, OnlyLocalWorkersAreDismissed) {

@@ -28,10 +28,11 @@ enum class GroupFailureReason : uint8_t {
 std::string_view Name(GroupFailureReason reason);  // "worker_lost"
 
 struct GroupMember {
-  std::string worker;        // "host/pid", as the worker named itself
-  std::string address;       // "host:port" of its RankService
-  std::string device;        // "cpu", "cuda:0"
-  std::vector<int> kernels;  // ithaca.v1.AttentionKernel values
+  std::string worker;           // "host/pid", as the worker named itself
+  std::string address;          // "host:port" of its RankService
+  std::string device;           // "cpu", "cuda:0"
+  std::vector<int> kernels;     // ithaca.v1.AttentionKernel values
+  std::string authorization{};  // to send with each call; may be empty
 };
 
 // One generation of one group. members[r] is rank r.
@@ -50,8 +51,11 @@ class GroupObserver {
   // All members are connected; the group may be called, and is not ready
   // until someone has proven it and called GroupManager::MarkReady.
   virtual void OnGroupFormed(const Group& group) = 0;
+  // A member is to end: no new call may be sent to the group, and once those
+  // that it has are done, it is to be given to GroupManager::Release.
+  virtual void OnGroupDraining(std::string_view name, uint64_t generation) = 0;
   // No call may be sent under this generation any more. Sent once for each
-  // OnGroupFormed.
+  // OnGroupFormed, but for groups that were released.
   virtual void OnGroupLost(std::string_view name, uint64_t generation,
                            GroupFailureReason reason,
                            std::string_view message) = 0;
@@ -74,6 +78,11 @@ class GroupManager {
   virtual void ReportFailure(std::string_view name, uint64_t generation,
                              GroupFailureReason reason,
                              std::string_view message) = 0;
+
+  // The draining group has no call any more: its members leave, and those that
+  // stay form anew. No failure: the observer hears no more of it. Ignored if
+  // the generation is over.
+  virtual void Release(std::string_view name, uint64_t generation) = 0;
 
   // Every group now, for GetServerInfo and gauges; formed or not.
   virtual std::vector<Group> Groups() const = 0;

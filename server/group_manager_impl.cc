@@ -51,7 +51,7 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
  public:
   explicit Core(GroupManagerOptions options)
       : options_(Completed(std::move(options))),
-        service_(this, &store_),
+        service_(this, &store_, options_.token),
         lifecycle_(options_, this, MonotonicNow()),
         ticker_([this] { TickLoop(); }),
         notifier_([this] { NotifyLoop(); }) {}
@@ -213,6 +213,10 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
         {{"worker", worker}, {"reason", why}});
   }
 
+  void WorkerLeft(std::string_view worker) override {
+    Log(spdlog::level::info, "worker left", {{"worker", worker}});
+  }
+
   void OpenRendezvous(std::string_view id) override { store_.Open(id); }
   void CloseRendezvous(std::string_view id) override { store_.Close(id); }
 
@@ -220,6 +224,13 @@ class GroupManagerImpl::Core : public MembershipListener, private GroupEffects {
     mutex_.AssertHeld();
     Tell([group = std::move(group)](GroupObserver* observer) {
       if (observer != nullptr) observer->OnGroupFormed(group);
+    });
+  }
+
+  void GroupDraining(std::string name, uint64_t generation) override {
+    mutex_.AssertHeld();
+    Tell([=](GroupObserver* observer) {
+      if (observer != nullptr) observer->OnGroupDraining(name, generation);
     });
   }
 
@@ -298,6 +309,12 @@ void GroupManagerImpl::ReportFailure(std::string_view name, uint64_t generation,
                                      std::string_view message) {
   core_->With([&](GroupLifecycle& lifecycle) {
     lifecycle.ReportFailure(name, generation, reason, message, MonotonicNow());
+  });
+}
+
+void GroupManagerImpl::Release(std::string_view name, uint64_t generation) {
+  core_->With([&](GroupLifecycle& lifecycle) {
+    lifecycle.Release(name, generation, MonotonicNow());
   });
 }
 

@@ -51,6 +51,7 @@ class GroupManagerImpl : public GroupManager {
   void ReportFailure(std::string_view name, uint64_t generation,
                      GroupFailureReason reason,
                      std::string_view message) override;
+  void Release(std::string_view name, uint64_t generation) override;
   std::vector<Group> Groups() const override;
   std::vector<GroupMember> JoinedWorkers() const override;
   WorkerCounts Workers() const override;

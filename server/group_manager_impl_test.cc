@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -34,6 +35,9 @@ class RecordingObserver : public GroupObserver {
     if (manager != nullptr) manager->MarkReady(group.name, group.generation);
     absl::MutexLock lock(&mutex_);
     formed_.push_back(group);
+  }
+  void OnGroupDraining(std::string_view name, uint64_t generation) override {
+    manager->Release(name, generation);
   }
   void OnGroupLost(std::string_view, uint64_t generation,
                    GroupFailureReason reason, std::string_view) override {
@@ -81,10 +85,14 @@ class RecordingObserver : public GroupObserver {
 class FakeWorker {
  public:
   FakeWorker(const std::string& target, const std::string& name,
-             const std::string& version = "1")
+             const std::string& version = "1",
+             const std::string& authorization = "")
       : stub_(WorkerRegistry::NewStub(
             grpc::CreateChannel(target, grpc::InsecureChannelCredentials()))) {
     context_.set_deadline(InSeconds(60));
+    if (!authorization.empty()) {
+      context_.AddMetadata("authorization", authorization);
+    }
     stream_ = stub_->Membership(&context_);
     WorkerEvent event;
     event.mutable_join()->set_version(version);
@@ -118,6 +126,12 @@ class FakeWorker {
     return stream_->Write(event);
   }
 
+  bool SayLeaving() {
+    WorkerEvent event;
+    event.mutable_leaving();
+    return stream_->Write(event);
+  }
+
   void Leave() { context_.TryCancel(); }
 
   grpc::Status End() {
@@ -137,9 +151,10 @@ class FakeWorker {
 
 class GroupManagerImplTest : public ::testing::Test {
  protected:
-  void Start(int group_size,
-             absl::Duration heartbeat_limit = absl::Seconds(60)) {
+  void Start(int group_size, absl::Duration heartbeat_limit = absl::Seconds(60),
+             BearerToken token = BearerToken()) {
     GroupManagerOptions options;
+    options.token = std::move(token);
     options.group_size = group_size;
     options.version = "1";
     options.heartbeat_limit = heartbeat_limit;
@@ -169,6 +184,45 @@ class GroupManagerImplTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
   std::string target_;
 };
+
+TEST_F(GroupManagerImplTest, WithATokenWorkersWithoutItAreRefused) {
+  Start(1, absl::Seconds(60), BearerToken("secret"));
+  for (const char* sent : {"", "Bearer other"}) {
+    FakeWorker stranger(target_, "box/1", "1", sent);
+    EXPECT_EQ(stranger.End().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    grpc::ClientContext set, get;
+    internal::v1::StoreSetResponse set_response;
+    internal::v1::StoreGetResponse get_response;
+    if (*sent != '\0') {
+      set.AddMetadata("authorization", sent);
+      get.AddMetadata("authorization", sent);
+    }
+    EXPECT_EQ(stranger.stub()->StoreSet(&set, {}, &set_response).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(stranger.stub()->StoreGet(&get, {}, &get_response).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+  }
+  FakeWorker worker(target_, "box/1", "1", "Bearer secret");
+  ASSERT_TRUE(worker.Form());
+  ASSERT_TRUE(observer_.AwaitFormed(1));
+  EXPECT_EQ(observer_.formed(0).members[0].authorization, "Bearer secret");
+}
+
+TEST_F(GroupManagerImplTest, AWorkerThatLeavesIsDismissedAndNothingIsLost) {
+  Start(2);
+  FakeWorker a(target_, "box/1"), b(target_, "box/2"), spare(target_, "box/3");
+  ASSERT_TRUE(a.Form());
+  ASSERT_TRUE(b.Form());
+  ASSERT_TRUE(observer_.AwaitFormed(1));
+  ASSERT_TRUE(b.SayLeaving());
+  do {
+    ASSERT_TRUE(b.Read());
+  } while (!b.command().has_shutdown());
+  ASSERT_TRUE(a.Form());
+  ASSERT_TRUE(spare.Form());
+  ASSERT_TRUE(observer_.AwaitFormed(2));
+  EXPECT_EQ(observer_.lost_count(), 0u);
+}
 
 TEST_F(GroupManagerImplTest, AGroupFormsIsReadyAndKnowsItsAddresses) {
   Start(2);

@@ -145,6 +145,7 @@ GroupScheduler::DispatchPtr GroupScheduler::NextDispatch() {
 
 void GroupScheduler::DispatchQueued() {
   for (;;) {
+    ReleaseDrained();
     DispatchPtr dispatch;
     {
       const absl::MutexLock lock(&mutex_);
@@ -356,6 +357,28 @@ bool GroupScheduler::LoseGroup(const LinkPtr& link,
   return true;
 }
 
+void GroupScheduler::ReleaseDrained() {
+  for (;;) {
+    LinkPtr drained;
+    {
+      const absl::MutexLock lock(&mutex_);
+      const auto found =
+          std::find_if(links_.begin(), links_.end(), [](const LinkPtr& link) {
+            return link->draining && link->dispatches.empty();
+          });
+      if (found == links_.end()) return;
+      drained = *found;
+      drained->lost = true;
+      links_.erase(found);
+    }
+    Log(spdlog::level::info, "group released",
+        {{"group", drained->name},
+         {"generation", static_cast<int64_t>(drained->generation)}});
+    manager_->Release(drained->name, drained->generation);
+    EndQueuedIfNoGroup();
+  }
+}
+
 void GroupScheduler::RetryOrEnd(const std::shared_ptr<PendingCall>& call,
                                 const absl::Status& status) {
   bool possible = !call->bound() && !call->retried && !call->ended();
@@ -386,6 +409,29 @@ void GroupScheduler::EndQueuedIfNoGroup() {
   }
 }
 
+GroupScheduler::LinkPtr GroupScheduler::FindLink(std::string_view name,
+                                                 uint64_t generation) const {
+  for (const LinkPtr& link : links_) {
+    if (link->name == name && link->generation == generation) return link;
+  }
+  return nullptr;
+}
+
+void GroupScheduler::OnGroupDraining(std::string_view name,
+                                     uint64_t generation) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    const LinkPtr link = FindLink(name, generation);
+    if (link == nullptr) return;
+    link->draining = true;
+    link->ready = false;
+  }
+  Log(spdlog::level::info, "group drains",
+      {{"group", name}, {"generation", static_cast<int64_t>(generation)}});
+  NotifyReadiness();
+  ReleaseDrained();
+}
+
 void GroupScheduler::OnGroupLost(std::string_view name, uint64_t generation,
                                  GroupFailureReason reason,
                                  std::string_view message) {
@@ -398,9 +444,7 @@ void GroupScheduler::OnGroupLost(std::string_view name, uint64_t generation,
   LinkPtr lost;
   {
     const absl::MutexLock lock(&mutex_);
-    for (const LinkPtr& link : links_) {
-      if (link->name == name && link->generation == generation) lost = link;
-    }
+    lost = FindLink(name, generation);
   }
   if (lost != nullptr) LoseGroup(lost, std::string(message));
 }

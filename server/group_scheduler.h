@@ -100,6 +100,7 @@ class GroupScheduler : public GroupObserver {
   void Stop();
 
   void OnGroupFormed(const Group& group) override;
+  void OnGroupDraining(std::string_view name, uint64_t generation) override;
   void OnGroupLost(std::string_view name, uint64_t generation,
                    GroupFailureReason reason,
                    std::string_view message) override;
@@ -129,6 +130,9 @@ class GroupScheduler : public GroupObserver {
   void FailGroup(const LinkPtr& link, GroupFailureReason reason,
                  const std::string& message);
   bool LoseGroup(const LinkPtr& link, const std::string& message);
+  void ReleaseDrained();
+  LinkPtr FindLink(std::string_view name, uint64_t generation) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void RetryOrEnd(const std::shared_ptr<PendingCall>& call,
                   const absl::Status& status);
   void EndQueuedIfNoGroup();

@@ -139,7 +139,7 @@ void GroupScheduler::OnProbeEnd(const LinkPtr& link,
     if (link->lost) return;
     newly_proven = !link->proven;
     link->proven = true;
-    link->ready = true;
+    link->ready = !link->draining;
     link->probe_started = absl::InfiniteFuture();
     link->last_answer = absl::Now();
     changed_.SignalAll();
@@ -157,7 +157,8 @@ std::vector<GroupScheduler::LinkPtr> GroupScheduler::LinksToProbe(
     absl::Time now, absl::Time* next, bool* suspected) {
   std::vector<LinkPtr> due;
   for (const LinkPtr& link : links_) {
-    if (!link->proven) continue;  // its first probe is out
+    // Its first probe is out, or it needs no other.
+    if (!link->proven || link->draining) continue;
     absl::Time at;
     if (link->probe_started != absl::InfiniteFuture()) {
       at = link->probe_started + options_.probe_patience;

@@ -38,9 +38,10 @@ struct GroupScheduler::Link {
   std::vector<AttentionKernelKind> kernels;  // of every rank; set once
 
   // The rest under the scheduler's lock.
-  bool proven = false;  // a probe has been right
-  bool ready = false;   // and none is late
-  bool lost = false;    // for good
+  bool proven = false;    // a probe has been right
+  bool ready = false;     // and none is late
+  bool draining = false;  // a member is to end: takes no call any more
+  bool lost = false;      // for good
   uint64_t next_call_number = 1;
   // The calls that have this group's slots; their number is the load.
   std::vector<DispatchPtr> dispatches;

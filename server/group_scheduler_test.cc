@@ -30,6 +30,7 @@ namespace {
 using ::testing::_;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::NiceMock;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
@@ -440,6 +441,42 @@ TEST_F(GroupSchedulerTest, DrainingRefusesNewCallsAndFinishesThoseTaken) {
   running.ExpectRightNumbers();
   second.ExpectRightNumbers();
   queued.ExpectRightNumbers();
+}
+
+TEST_F(GroupSchedulerTest, ADrainingGroupFinishesItsCallsAndIsReleasedOnce) {
+  absl::Notification released;
+  EXPECT_CALL(manager_, Release(std::string_view("g1"), 1)).WillOnce([&] {
+    released.Notify();
+  });
+  StartReady();
+  group_.Hold();
+  Client running("running");
+  scheduler_->Submit(running.call());
+  group_.AwaitHeld(1);
+  scheduler_->OnGroupDraining("g1", 1);
+  EXPECT_FALSE(scheduler_->Ready());
+  EXPECT_FALSE(released.HasBeenNotified());
+  Client late("late");
+  scheduler_->Submit(late.call());
+  late.ExpectError(absl::StatusCode::kUnavailable);
+  group_.Release();
+  running.ExpectRightNumbers();
+  EXPECT_TRUE(released.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_THAT(reasons(), IsEmpty());
+}
+
+TEST_F(GroupSchedulerTest, AnIdleDrainingGroupIsReleasedAtOnceAndOthersServe) {
+  EXPECT_CALL(manager_, Release(std::string_view("g1"), 1));
+  StartReady();
+  scheduler_->OnGroupFormed(other_group_.Describe("g2", 2));
+  AwaitTrue([this] { return scheduler_->Ready("g2", 2); });
+  scheduler_->OnGroupDraining("g1", 1);
+  EXPECT_FALSE(scheduler_->Ready("g1", 1));
+  EXPECT_TRUE(scheduler_->Ready());
+  Client client("a");
+  scheduler_->Submit(client.call());
+  client.ExpectRightNumbers();
+  EXPECT_EQ(client.Await()->report.group(), "g2");
 }
 
 TEST_F(GroupSchedulerTest, CallsGoToTheGroupWithTheLeastWork) {

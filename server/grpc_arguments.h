@@ -22,6 +22,7 @@ grpc::ChannelArguments RankChannelArguments();
 // connection after 2 s and drops it 7 s later: what a client left behind that
 // is cut off is gone within 10 s, and one that only polls every 5 s, as gRPC's
 // do between calls, is not taken for such.
+// A call whose messages are compressed ends with UNIMPLEMENTED.
 void SetServerArguments(int64_t max_message_bytes,
                         grpc::ServerBuilder* builder);
 

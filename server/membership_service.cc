@@ -67,9 +67,13 @@ MembershipStream::MembershipStream(grpc::CallbackServerContext* context,
                                    MembershipListener* listener)
     : context_(context), listener_(listener) {}
 
-void MembershipStream::Start() {
+void MembershipStream::Start(const absl::Status& admission) {
   self_ = shared_from_this();
-  StartRead(&event_);
+  if (admission.ok()) {
+    StartRead(&event_);
+  } else {
+    Close(admission);
+  }
 }
 
 void MembershipStream::OnReadDone(bool ok) {
@@ -145,13 +149,14 @@ void MembershipStream::OnDone() {
 }
 
 MembershipService::MembershipService(MembershipListener* listener,
-                                     RendezvousService* store)
-    : listener_(listener), store_(store) {}
+                                     RendezvousService* store,
+                                     BearerToken token)
+    : listener_(listener), store_(store), token_(std::move(token)) {}
 
 grpc::ServerBidiReactor<WorkerEvent, WorkerCommand>*
 MembershipService::Membership(grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<MembershipStream>(context, listener_);
-  stream->Start();
+  stream->Start(token_.Check(context->client_metadata()));
   return stream.get();
 }
 
@@ -160,15 +165,24 @@ grpc::ServerUnaryReactor* MembershipService::StoreSet(
     const internal::v1::StoreSetRequest* request,
     internal::v1::StoreSetResponse* /*response*/) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(
-      store_->Set(request->rendezvous_id(), request->key(), request->value())));
+  absl::Status status = token_.Check(context->client_metadata());
+  if (status.ok()) {
+    status =
+        store_->Set(request->rendezvous_id(), request->key(), request->value());
+  }
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* MembershipService::StoreGet(
-    grpc::CallbackServerContext* /*context*/,
+    grpc::CallbackServerContext* context,
     const internal::v1::StoreGetRequest* request,
     internal::v1::StoreGetResponse* response) {
+  if (auto status = token_.Check(context->client_metadata()); !status.ok()) {
+    grpc::ServerUnaryReactor* refusal = context->DefaultReactor();
+    refusal->Finish(ToGrpc(status));
+    return refusal;
+  }
   auto* reactor = new StoreGetReactor(store_);
   reactor->Start(*request, response);
   return reactor;

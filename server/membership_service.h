@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "core/bearer_token.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "server/group_former.h"
 #include "server/rendezvous_service.h"
@@ -49,8 +50,9 @@ class MembershipStream
   MembershipStream(grpc::CallbackServerContext* context,
                    MembershipListener* listener);
 
-  // Keeps itself alive until gRPC is done with it.
-  void Start();
+  // Keeps itself alive until gRPC is done with it. An admission that is not OK
+  // is the stream's end.
+  void Start(const absl::Status& admission);
 
   // Commands arrive in the order of Send; those after an end are dropped.
   void Send(internal::v1::WorkerCommand command);
@@ -81,10 +83,12 @@ class MembershipStream
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Both outlive this.
+// Takes calls that carry the token.
 class MembershipService : public internal::v1::WorkerRegistry::CallbackService {
  public:
-  MembershipService(MembershipListener* listener, RendezvousService* store);
+  // Both outlive this.
+  MembershipService(MembershipListener* listener, RendezvousService* store,
+                    BearerToken token);
 
  private:
   grpc::ServerBidiReactor<internal::v1::WorkerEvent,
@@ -101,6 +105,7 @@ class MembershipService : public internal::v1::WorkerRegistry::CallbackService {
 
   MembershipListener* const listener_;
   RendezvousService* const store_;
+  const BearerToken token_;
 };
 
 }  // namespace ithaca::server

@@ -16,6 +16,7 @@ class MockGroupManager : public GroupManager {
               (std::string_view, uint64_t, GroupFailureReason,
                std::string_view),
               (override));
+  MOCK_METHOD(void, Release, (std::string_view, uint64_t), (override));
   MOCK_METHOD(std::vector<Group>, Groups, (), (const, override));
   MOCK_METHOD(std::vector<GroupMember>, JoinedWorkers, (), (const, override));
   MOCK_METHOD(WorkerCounts, Workers, (), (const, override));

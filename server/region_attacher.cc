@@ -1,8 +1,6 @@
 #include "server/region_attacher.h"
 
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 #include <grpcpp/support/status.h>
 #include <spdlog/common.h>
 
@@ -20,8 +18,8 @@
 #include "absl/time/time.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "server/group_manager.h"
-#include "server/grpc_arguments.h"
 #include "server/logging.h"
+#include "server/rank_channel.h"
 
 namespace ithaca::server {
 
@@ -139,9 +137,7 @@ std::vector<RegionAttacher::Member> RegionAttacher::Connected(
     Member& known = members_[member.worker];
     if (known.address != member.address) {
       known = {member.worker, member.address,
-               internal::v1::RankService::NewStub(grpc::CreateCustomChannel(
-                   member.address, grpc::InsecureChannelCredentials(),
-                   RankChannelArguments()))};
+               internal::v1::RankService::NewStub(MakeRankChannel(member))};
     }
     connected.push_back(known);
   }

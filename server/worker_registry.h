@@ -34,6 +34,10 @@ struct Worker {
   // Its group ended by silence, and it has not been heard of since: it may be
   // the one that is frozen, so no new group takes it yet.
   bool suspected = false;
+  // It is to end: no group takes it any more.
+  bool leaving = false;
+  // Generations that it was told to leave and has not yet, and until when.
+  std::map<uint64_t, absl::Time> to_leave;
 };
 
 class WorkerRegistry {

@@ -8,14 +8,24 @@
 namespace ithaca {
 
 GrpcRendezvousStore::GrpcRendezvousStore(std::shared_ptr<grpc::Channel> channel,
-                                         std::string rendezvous_id)
+                                         std::string rendezvous_id,
+                                         std::string authorization)
     : rendezvous_id_(std::move(rendezvous_id)),
+      authorization_(std::move(authorization)),
       stub_(internal::v1::WorkerRegistry::NewStub(std::move(channel))) {}
+
+void GrpcRendezvousStore::Prepare(grpc::ClientContext* context,
+                                  absl::Duration timeout) const {
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  if (!authorization_.empty()) {
+    context->AddMetadata("authorization", authorization_);
+  }
+}
 
 absl::Status GrpcRendezvousStore::Set(std::string_view key,
                                       std::string_view value) {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+  Prepare(&context, absl::Seconds(10));
   internal::v1::StoreSetRequest request;
   request.set_rendezvous_id(rendezvous_id_);
   request.set_key(key.data(), key.size());
@@ -27,7 +37,7 @@ absl::Status GrpcRendezvousStore::Set(std::string_view key,
 absl::StatusOr<std::string> GrpcRendezvousStore::Get(std::string_view key,
                                                      absl::Duration timeout) {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Prepare(&context, timeout);
   internal::v1::StoreGetRequest request;
   request.set_rendezvous_id(rendezvous_id_);
   request.set_key(key.data(), key.size());

@@ -2,11 +2,13 @@
 #define ITHACA_WORKER_GRPC_RENDEZVOUS_STORE_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "absl/time/time.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "worker/rendezvous_store.h"
 
@@ -17,8 +19,9 @@ namespace ithaca {
 // gone itself.
 class GrpcRendezvousStore : public RendezvousStore {
  public:
+  // authorization: sent with each call; empty: none.
   GrpcRendezvousStore(std::shared_ptr<grpc::Channel> channel,
-                      std::string rendezvous_id);
+                      std::string rendezvous_id, std::string authorization);
 
   // Also kDeadlineExceeded: no answer within 10 s.
   absl::Status Set(std::string_view key, std::string_view value) override;
@@ -26,7 +29,10 @@ class GrpcRendezvousStore : public RendezvousStore {
                                   absl::Duration timeout) override;
 
  private:
+  void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;
+
   const std::string rendezvous_id_;
+  const std::string authorization_;
   const std::unique_ptr<internal::v1::WorkerRegistry::Stub> stub_;
 };
 

@@ -70,7 +70,7 @@ class GrpcRendezvousStoreTest : public ::testing::Test {
 };
 
 TEST_F(GrpcRendezvousStoreTest, WhatIsSetIsGotInItsOwnAttemptOnly) {
-  GrpcRendezvousStore store(channel_, "a"), other(channel_, "b");
+  GrpcRendezvousStore store(channel_, "a", ""), other(channel_, "b", "");
   const std::string value("bytes\0\xff", 7);
   ASSERT_TRUE(store.Set("key", value).ok());
   absl::StatusOr<std::string> got = store.Get("key", absl::Seconds(30));
@@ -81,7 +81,7 @@ TEST_F(GrpcRendezvousStoreTest, WhatIsSetIsGotInItsOwnAttemptOnly) {
 }
 
 TEST_F(GrpcRendezvousStoreTest, AnAttemptThatIsOverIsFailedPrecondition) {
-  GrpcRendezvousStore store(channel_, "over");
+  GrpcRendezvousStore store(channel_, "over", "");
   EXPECT_EQ(store.Set("key", "v").code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store.Get("key", absl::Seconds(30)).status().code(),
@@ -90,7 +90,7 @@ TEST_F(GrpcRendezvousStoreTest, AnAttemptThatIsOverIsFailedPrecondition) {
 
 TEST_F(GrpcRendezvousStoreTest, AStoreThatIsGoneIsUnavailable) {
   server_->Shutdown();
-  GrpcRendezvousStore store(channel_, "a");
+  GrpcRendezvousStore store(channel_, "a", "");
   EXPECT_EQ(store.Set("key", "v").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(store.Get("key", absl::Seconds(30)).status().code(),
             absl::StatusCode::kUnavailable);

@@ -67,6 +67,20 @@ void Membership::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
+void Membership::Leave(absl::Time deadline) {
+  WorkerEvent event;
+  event.mutable_leaving();
+  Post(std::move(event));
+  absl::MutexLock lock(&mutex_);
+  const auto detached = [this] { return !attached_; };
+  mutex_.AwaitWithDeadline(absl::Condition(&detached), deadline);
+}
+
+void Membership::SetAttached(bool attached) {
+  absl::MutexLock lock(&mutex_);
+  attached_ = attached;
+}
+
 bool Membership::Stop(absl::Duration limit) {
   inbox_.Close();
   if (thread_.joinable()) thread_.join();
@@ -77,10 +91,11 @@ void Membership::Run() {
   absl::Duration delay = options_.first_redial_delay;
   while (!inbox_.closed()) {
     const StreamEnd end = Serve();
+    SetAttached(false);
     Retire(absl::UnavailableError(inbox_.closed() ? "this worker is ending"
                                                   : "the coordinator is gone"));
     if (welcomed_ && events_.on_coordinator_lost) events_.on_coordinator_lost();
-    if (end == StreamEnd::kRefused) return;
+    if (end == StreamEnd::kFinal) return;
     if (welcomed_) delay = options_.first_redial_delay;
     if (inbox_.AwaitClosed(delay)) return;
     delay = std::min(delay * 2, options_.longest_redial_delay);
@@ -91,7 +106,7 @@ Membership::StreamEnd Membership::Serve() {
   welcomed_ = false;
   heartbeat_interval_ = absl::InfiniteDuration();
   inbox_.DropAll();
-  MembershipStream stream(stub_.get(), &inbox_);
+  MembershipStream stream(stub_.get(), options_.authorization, &inbox_);
   WorkerEvent join;
   *join.mutable_join() = options_.join;
   stream.Send(std::move(join));
@@ -110,8 +125,10 @@ Membership::StreamEnd Membership::Serve() {
       Handle(*letter->command);
     } else {
       const absl::Status& why = *letter->ended;
-      if (!welcomed_ && IsFinal(why)) {
-        end = StreamEnd::kRefused;
+      if (dismissed_) {
+        end = StreamEnd::kFinal;
+      } else if (!welcomed_ && IsFinal(why)) {
+        end = StreamEnd::kFinal;
         events_.on_refused(why);
       } else {
         spdlog::log(
@@ -137,6 +154,7 @@ void Membership::Handle(const WorkerCommand& command) {
   switch (command.command_case()) {
     case WorkerCommand::kWelcome:
       welcomed_ = true;
+      SetAttached(true);
       heartbeat_interval_ =
           absl::Seconds(command.welcome().heartbeat_interval_seconds());
       spdlog::info("joined the coordinator as {}", options_.join.worker());
@@ -154,6 +172,8 @@ void Membership::Handle(const WorkerCommand& command) {
       break;
     }
     case WorkerCommand::kShutdown:
+      dismissed_ = true;
+      SetAttached(false);
       events_.on_shutdown(command.shutdown().reason());
       break;
     case WorkerCommand::COMMAND_NOT_SET:
@@ -194,7 +214,8 @@ void Membership::Form(const internal::v1::FormGroup& form) {
   };
   session_ = std::make_shared<GroupSession>(
       options_.session, FromProto(form),
-      std::make_shared<GrpcRendezvousStore>(channel_, form.rendezvous_id()),
+      std::make_shared<GrpcRendezvousStore>(channel_, form.rendezvous_id(),
+                                            options_.authorization),
       std::move(events));
   events_.on_session(session_);
 }
@@ -205,7 +226,12 @@ void Membership::Retire(const absl::Status& why) {
                session_->membership().group, session_->membership().generation,
                std::string(why.message()));
   events_.on_session(nullptr);
-  reaper_.Bury(std::move(session_), why);
+  const uint64_t generation = session_->membership().generation;
+  reaper_.Bury(std::move(session_), why, [this, generation] {
+    WorkerEvent event;
+    event.mutable_left_group()->set_generation(generation);
+    Post(std::move(event));
+  });
   session_.reset();
 }
 

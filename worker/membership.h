@@ -8,7 +8,9 @@
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "worker/group_session.h"
@@ -19,6 +21,8 @@ namespace ithaca {
 
 struct MembershipOptions {
   internal::v1::Join join;  // what this worker says of itself
+  // Sent with each call to the coordinator; empty: none.
+  std::string authorization;
   GroupSessionOptions session;
   // Pause before the coordinator is dialled again: the first, doubled each
   // time up to the longest.
@@ -57,13 +61,18 @@ class Membership {
 
   void Start();
 
+  // Tells the coordinator, if there is one, that this worker is to end, and
+  // waits, until `deadline` at the latest, for its word that no call of this
+  // worker's group is left.
+  void Leave(absl::Time deadline);
+
   // Leaves the group and the coordinator. False if a session's thread did not
   // end within `limit`: the process can then only exit without clean-up.
   // Idempotent.
   bool Stop(absl::Duration limit = absl::Seconds(5));
 
  private:
-  enum class StreamEnd { kRedial, kRefused };
+  enum class StreamEnd { kRedial, kFinal };
 
   void Run();
   StreamEnd Serve();
@@ -73,6 +82,7 @@ class Membership {
   void Retire(const absl::Status& why);
   // For the stream that is open when it is sent.
   void Post(internal::v1::WorkerEvent event);
+  void SetAttached(bool attached);
 
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<internal::v1::WorkerRegistry::Stub> stub_;
@@ -83,6 +93,11 @@ class Membership {
   std::shared_ptr<GroupSession> session_;
   absl::Duration heartbeat_interval_ = absl::InfiniteDuration();
   bool welcomed_ = false;
+  bool dismissed_ = false;  // the coordinator asked this worker to exit
+
+  absl::Mutex mutex_;
+  // Welcomed by a coordinator, and not dismissed by it.
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
 
   MembershipInbox inbox_;
   SessionReaper reaper_;

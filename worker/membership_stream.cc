@@ -45,8 +45,12 @@ bool MembershipInbox::AwaitClosed(absl::Duration limit) const {
 }
 
 MembershipStream::MembershipStream(internal::v1::WorkerRegistry::Stub* stub,
+                                   const std::string& authorization,
                                    MembershipInbox* inbox)
     : inbox_(inbox) {
+  if (!authorization.empty()) {
+    context_.AddMetadata("authorization", authorization);
+  }
   stub->async()->Membership(&context_, this);
   // Writes start outside of reactions; until the read fails, the stream must
   // not be done.

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -50,9 +51,9 @@ class MembershipStream
     : public grpc::ClientBidiReactor<internal::v1::WorkerEvent,
                                      internal::v1::WorkerCommand> {
  public:
-  // Both outlive this.
+  // Both outlive this. authorization: of the call; empty: none.
   MembershipStream(internal::v1::WorkerRegistry::Stub* stub,
-                   MembershipInbox* inbox);
+                   const std::string& authorization, MembershipInbox* inbox);
   // REQUIRES: AwaitDone() has returned.
   ~MembershipStream() override = default;
 

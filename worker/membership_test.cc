@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,7 +30,8 @@ class FakeCoordinator : public internal::v1::WorkerRegistry::Service {
  public:
   using Stream = grpc::ServerReaderWriter<WorkerCommand, WorkerEvent>;
 
-  grpc::Status Membership(grpc::ServerContext*, Stream* stream) override {
+  grpc::Status Membership(grpc::ServerContext* context,
+                          Stream* stream) override {
     WorkerEvent event;
     if (!stream->Read(&event) || !event.has_join()) {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no join");
@@ -36,6 +39,10 @@ class FakeCoordinator : public internal::v1::WorkerRegistry::Service {
     {
       absl::MutexLock lock(&mutex_);
       joins_.push_back(event.join());
+      for (const auto& [name, value] : context->client_metadata()) {
+        if (name == "authorization")
+          authorization_ = {value.data(), value.size()};
+      }
       if (!refusal_.ok()) return refusal_;
     }
     WorkerCommand welcome;
@@ -50,7 +57,7 @@ class FakeCoordinator : public internal::v1::WorkerRegistry::Service {
       if (event.has_heartbeat()) {
         ++heartbeats_;
       } else {
-        events_.push_back(event);
+        events_[event.event_case()].push_back(event);
       }
       if (hang_up_) break;
     }
@@ -85,14 +92,19 @@ class FakeCoordinator : public internal::v1::WorkerRegistry::Service {
     }
     return joins_[index];
   }
-  WorkerEvent AwaitEvent(size_t index) {
+  // The index-th event of its kind.
+  WorkerEvent AwaitEvent(WorkerEvent::EventCase kind, size_t index = 0) {
     absl::MutexLock lock(&mutex_);
-    auto there = [&] { return events_.size() > index; };
+    auto there = [&] { return events_[kind].size() > index; };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kDeadline)) {
       ADD_FAILURE() << "nothing was said";
       return {};
     }
-    return events_[index];
+    return events_[kind][index];
+  }
+  std::string authorization() {
+    absl::MutexLock lock(&mutex_);
+    return authorization_;
   }
   bool AwaitHeartbeats(int count) {
     absl::MutexLock lock(&mutex_);
@@ -106,7 +118,8 @@ class FakeCoordinator : public internal::v1::WorkerRegistry::Service {
   bool hang_up_ = false;
   Stream* stream_ = nullptr;
   std::vector<Join> joins_;
-  std::vector<WorkerEvent> events_;
+  std::string authorization_;
+  std::map<WorkerEvent::EventCase, std::vector<WorkerEvent>> events_;
   int heartbeats_ = 0;
 };
 
@@ -116,6 +129,7 @@ class MembershipTest : public ::testing::Test {
     StartServer();
     MembershipOptions options;
     options.join.set_worker("box/1");
+    options.authorization = "Bearer secret";
     options.session.buffers = &buffers_;
     options.session.open_device = [this] {
       return OpenFakeRankDevice(forms_ ? std::make_shared<InProcessGroup>(1)
@@ -196,7 +210,7 @@ TEST_F(MembershipTest, JoinsAndSaysThatItLives) {
 TEST_F(MembershipTest, FormsAndLeavesAGroupAsTold) {
   membership_->Start();
   Form(7);
-  const WorkerEvent event = coordinator_.AwaitEvent(0);
+  const WorkerEvent event = coordinator_.AwaitEvent(WorkerEvent::kFormResult);
   EXPECT_EQ(event.form_result().group(), "g0");
   EXPECT_EQ(event.form_result().generation(), 7u);
   EXPECT_TRUE(event.form_result().formed());
@@ -215,16 +229,20 @@ TEST_F(MembershipTest, TheNextGenerationReplacesTheLast) {
   membership_->Start();
   Form(7);
   EXPECT_TRUE(AwaitGeneration(7));
+  coordinator_.AwaitEvent(WorkerEvent::kFormResult);
   Form(8);
   EXPECT_TRUE(AwaitGeneration(8));
-  EXPECT_EQ(coordinator_.AwaitEvent(1).form_result().generation(), 8u);
+  EXPECT_EQ(coordinator_.AwaitEvent(WorkerEvent::kFormResult, 1)
+                .form_result()
+                .generation(),
+            8u);
 }
 
 TEST_F(MembershipTest, AGroupThatDoesNotFormIsReportedWithTheReason) {
   forms_ = false;
   membership_->Start();
   Form(7);
-  const WorkerEvent event = coordinator_.AwaitEvent(0);
+  const WorkerEvent event = coordinator_.AwaitEvent(WorkerEvent::kFormResult);
   EXPECT_FALSE(event.form_result().formed());
   EXPECT_THAT(event.form_result().error(), HasSubstr("nobody came"));
 }
@@ -245,7 +263,7 @@ TEST_F(MembershipTest, ABrokenGroupIsReported) {
                            })
                   .ok());
   done.WaitForNotification();
-  const WorkerEvent event = coordinator_.AwaitEvent(1);
+  const WorkerEvent event = coordinator_.AwaitEvent(WorkerEvent::kGroupFailure);
   EXPECT_EQ(event.group_failure().group(), "g0");
   EXPECT_EQ(event.group_failure().generation(), 7u);
 }
@@ -290,6 +308,50 @@ TEST_F(MembershipTest, ARefusalForNowIsTriedAgain) {
   coordinator_.Refuse(grpc::Status::OK);
   EXPECT_TRUE(coordinator_.AwaitHeartbeats(1));
   EXPECT_FALSE(refused_.HasBeenNotified());
+}
+
+TEST_F(MembershipTest, TheTokenIsSent) {
+  membership_->Start();
+  coordinator_.AwaitJoin(0);
+  EXPECT_EQ(coordinator_.authorization(), "Bearer secret");
+}
+
+TEST_F(MembershipTest, AGroupThatWasLeftIsReportedOnceNothingOfItRuns) {
+  membership_->Start();
+  Form(7);
+  ASSERT_TRUE(AwaitGeneration(7));
+  WorkerCommand leave;
+  leave.mutable_leave_group()->set_generation(7);
+  coordinator_.Send(leave);
+  EXPECT_EQ(coordinator_.AwaitEvent(WorkerEvent::kLeftGroup)
+                .left_group()
+                .generation(),
+            7u);
+}
+
+TEST_F(MembershipTest, LeavingWaitsForTheCoordinatorsWord) {
+  membership_->Start();
+  Form(7);
+  ASSERT_TRUE(AwaitGeneration(7));
+  absl::Notification left;
+  std::thread leaver([&] {
+    membership_->Leave(absl::Now() + kDeadline);
+    left.Notify();
+  });
+  coordinator_.AwaitEvent(WorkerEvent::kLeaving);
+  EXPECT_FALSE(left.HasBeenNotified());
+  EXPECT_TRUE(AwaitGeneration(7));
+  WorkerCommand command;
+  command.mutable_shutdown()->set_reason("you are leaving");
+  coordinator_.Send(command);
+  EXPECT_TRUE(left.WaitForNotificationWithTimeout(kDeadline));
+  leaver.join();
+}
+
+TEST_F(MembershipTest, LeavingNeedsNoCoordinator) {
+  server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  membership_->Start();
+  membership_->Leave(absl::InfiniteFuture());
 }
 
 TEST_F(MembershipTest, AShutdownIsPassedOn) {

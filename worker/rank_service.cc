@@ -11,15 +11,23 @@
 namespace ithaca {
 
 RankService::RankService(HostBufferPool* staging, RegionTable* regions,
-                         std::function<void(const RankReport&)> on_report)
-    : regions_(regions), host_{&sessions_, staging, std::move(on_report)} {}
+                         std::function<void(const RankReport&)> on_report,
+                         BearerToken token)
+    : regions_(regions),
+      host_{&sessions_, staging, std::move(on_report)},
+      token_(std::move(token)) {}
 
 grpc::ServerUnaryReactor* RankService::RunAttention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status = token_.Check(context->client_metadata());
+  if (!status.ok()) {
+    reactor->Finish(ToRankStatus(status));
+    return reactor;
+  }
   auto message = std::make_shared<RankRequest>();
-  absl::Status status = ParseRankRequest(*request, message.get());
+  status = ParseRankRequest(*request, message.get());
   // The slices are the message's now; gRPC would keep its references to them
   // until the call ends. It only looks const: nobody reads it after this.
   const_cast<grpc::ByteBuffer*>(request)->Clear();
@@ -57,8 +65,8 @@ grpc::ServerUnaryReactor* RankService::RunAttention(
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
-RankService::StreamAttention(grpc::CallbackServerContext* /*context*/) {
-  return new RankStream(&host_);
+RankService::StreamAttention(grpc::CallbackServerContext* context) {
+  return new RankStream(&host_, token_.Check(context->client_metadata()));
 }
 
 grpc::ServerUnaryReactor* RankService::AttachRegion(
@@ -66,6 +74,10 @@ grpc::ServerUnaryReactor* RankService::AttachRegion(
     const internal::v1::AttachRegionRequest* request,
     internal::v1::AttachRegionResponse* /*response*/) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (auto status = token_.Check(context->client_metadata()); !status.ok()) {
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
   absl::StatusOr<Region> region = ToRegion(request->region());
   if (!region.ok()) {
     reactor->Finish(ToGrpc(region.status()));
@@ -82,6 +94,10 @@ grpc::ServerUnaryReactor* RankService::DetachRegion(
     const internal::v1::DetachRegionRequest* request,
     internal::v1::DetachRegionResponse* /*response*/) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (auto status = token_.Check(context->client_metadata()); !status.ok()) {
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
   regions_->Detach(request->region_id(),
                    [reactor] { reactor->Finish(grpc::Status::OK); });
   return reactor;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "core/bearer_token.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "worker/group_session.h"
 #include "worker/host_buffer_pool.h"
@@ -36,9 +37,10 @@ class RankService
  public:
   // staging: for the inputs of streams; regions: of the clients' memory; both
   // outlive this. on_report: each call that went well, on the thread that ran
-  // it.
+  // it. token: what callers must send.
   RankService(HostBufferPool* staging, RegionTable* regions,
-              std::function<void(const RankReport&)> on_report);
+              std::function<void(const RankReport&)> on_report,
+              BearerToken token);
 
   // Calls of its generation go to `session` from now on; null: to none.
   void SetSession(std::shared_ptr<GroupSession> session) {
@@ -67,6 +69,7 @@ class RankService
   RegionTable* const regions_;
   ServingSession sessions_;
   const RankStream::Host host_;
+  const BearerToken token_;
 };
 
 }  // namespace ithaca

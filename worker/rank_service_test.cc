@@ -158,5 +158,36 @@ TEST_F(RankServiceTest, BytesThatAreNoRequestAreRefused) {
   ExpectRightAnswer(1);
 }
 
+TEST(GuardedRankServiceTest, StrangersAreRefusedByEveryMethod) {
+  RankTestServer server(BearerToken("secret"));
+  server.StartSession(std::make_shared<InProcessGroup>(1), 0);
+  const AttentionShape shape = Shape();
+  const RunAttentionRequest request =
+      Request(oracle::RandomInputs(shape, 1), 1);
+  RunAttentionResponse response;
+  EXPECT_EQ(server.Run(request, &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext stream_context;
+  const auto stream = server.stub()->StreamAttention(&stream_context);
+  internal::v1::StreamRankResponse part;
+  EXPECT_FALSE(stream->Read(&part));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext attach_context, detach_context;
+  internal::v1::AttachRegionResponse attached;
+  EXPECT_EQ(
+      server.stub()->AttachRegion(&attach_context, {}, &attached).error_code(),
+      grpc::StatusCode::UNAUTHENTICATED);
+  internal::v1::DetachRegionResponse detached;
+  EXPECT_EQ(
+      server.stub()->DetachRegion(&detach_context, {}, &detached).error_code(),
+      grpc::StatusCode::UNAUTHENTICATED);
+
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  const grpc::Status status =
+      server.stub()->RunAttention(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 }  // namespace
 }  // namespace ithaca

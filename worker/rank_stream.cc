@@ -17,7 +17,14 @@ constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
 }  // namespace
 
-RankStream::RankStream(const Host* host) : host_(host) { StartRead(&message_); }
+RankStream::RankStream(const Host* host, const absl::Status& admission)
+    : host_(host) {
+  if (admission.ok()) {
+    StartRead(&message_);
+  } else {
+    End(admission);
+  }
+}
 
 void RankStream::OnReadDone(bool ok) {
   if (!ok) return End(absl::CancelledError("the stream ended before `run`"));

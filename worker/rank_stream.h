@@ -40,8 +40,8 @@ class RankStream
     std::function<void(const RankReport&)> on_report;
   };
 
-  // `host` outlives it.
-  explicit RankStream(const Host* host);
+  // `host` outlives it. An admission that is not OK is its end.
+  RankStream(const Host* host, const absl::Status& admission);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

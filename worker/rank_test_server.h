@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/attention_call.h"
+#include "core/bearer_token.h"
 #include "core/sequence_parallel_plan.h"
 #include "ithaca/internal/v1/worker.grpc.pb.h"
 #include "worker/cpu_regions.h"
@@ -27,9 +29,10 @@ inline constexpr uint64_t kTestGeneration = 42;
 // ranks on threads.
 class RankTestServer {
  public:
-  RankTestServer()
-      : service_(&staging_, &regions_,
-                 [this](const RankReport&) { ++reports_; }) {
+  explicit RankTestServer(BearerToken token = BearerToken())
+      : service_(
+            &staging_, &regions_, [this](const RankReport&) { ++reports_; },
+            std::move(token)) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.SetMaxReceiveMessageSize(-1);

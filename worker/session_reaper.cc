@@ -12,14 +12,16 @@ SessionReaper::~SessionReaper() {
 }
 
 void SessionReaper::Bury(std::shared_ptr<GroupSession> session,
-                         absl::Status why) {
+                         absl::Status why, std::function<void()> on_ended) {
   absl::MutexLock lock(&mutex_);
   JoinDone();
   Burial& burial = burials_.emplace_back();
   burial.thread = std::thread([this, &burial, session = std::move(session),
-                               why = std::move(why)]() mutable {
+                               why = std::move(why),
+                               on_ended = std::move(on_ended)]() mutable {
     session->Abort(why);
     session.reset();
+    on_ended();
     absl::MutexLock done(&mutex_);
     burial.done = true;
   });

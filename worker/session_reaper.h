@@ -1,6 +1,7 @@
 #ifndef ITHACA_WORKER_SESSION_REAPER_H_
 #define ITHACA_WORKER_SESSION_REAPER_H_
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
@@ -23,8 +24,10 @@ class SessionReaper {
   SessionReaper() = default;
   ~SessionReaper();  // waits for all sessions to end
 
-  // Aborts the session and waits for its thread, some time soon.
-  void Bury(std::shared_ptr<GroupSession> session, absl::Status why);
+  // Aborts the session and waits for its thread, some time soon; then calls
+  // on_ended, on a thread of the reaper's.
+  void Bury(std::shared_ptr<GroupSession> session, absl::Status why,
+            std::function<void()> on_ended);
 
   // Whether every session buried so far has ended, at the latest after
   // `limit`.

@@ -127,6 +127,10 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
       "The same by network interface, such as eth0.")
       ->type_name("NAME")
       ->excludes(address);
+  Add(&app, "auth-token-file", &flags.auth_token_file,
+      "A file with the coordinator's token: sent to it, and asked of whoever "
+      "calls this worker.")
+      ->type_name("PATH");
   Add(&app, "warm-shapes", &flags.warm_shapes,
       "File of calls to prepare for before this worker's group is ready, one a "
       "line: image-tokens=4096 text-tokens=512 heads=24 head-dim=128 and so "

@@ -19,8 +19,9 @@ struct WorkerFlags {
   int threads = 0;             // 0: all of the processor's
   std::string peer_address;    // empty: the one that reaches the coordinator
   std::string peer_interface;
-  std::string warm_shapes;   // a file; empty: none
-  std::string nccl_host_id;  // for tests; empty: NCCL's own
+  std::string auth_token_file;  // empty: none is sent or asked for
+  std::string warm_shapes;      // a file; empty: none
+  std::string nccl_host_id;     // for tests; empty: NCCL's own
   std::optional<int> local_slot;
   std::optional<int> exit_with_parent;  // the parent's pid
   absl::Duration drain_timeout = absl::Seconds(30);

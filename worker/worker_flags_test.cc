@@ -49,13 +49,14 @@ TEST(WorkerFlagsTest, OnlyTheCoordinatorIsNeeded) {
 }
 
 TEST(WorkerFlagsTest, EveryFlagIsRead) {
-  const WorkerFlags flags =
-      Flags({"--coordinator=host:1", "--device=cuda:3", "--listen=[::1]:5",
-             "--metrics-listen=:9401", "--threads=7", "--peer-address=10.0.0.1",
-             "--local-slot=0", "--exit-with-parent=42", "--drain-timeout=1.5",
-             "--log-format=json", "--log-level=debug",
-             "--inject-delay-before-exchange-ms=20",
-             "--warm-shapes=/etc/shapes", "--nccl-host-id=a"});
+  const WorkerFlags flags = Flags(
+      {"--coordinator=host:1", "--device=cuda:3", "--listen=[::1]:5",
+       "--metrics-listen=:9401", "--threads=7", "--peer-address=10.0.0.1",
+       "--local-slot=0", "--exit-with-parent=42", "--drain-timeout=1.5",
+       "--log-format=json", "--log-level=debug",
+       "--inject-delay-before-exchange-ms=20", "--warm-shapes=/etc/shapes",
+       "--nccl-host-id=a", "--auth-token-file=/etc/token"});
+  EXPECT_EQ(flags.auth_token_file, "/etc/token");
   EXPECT_EQ(flags.warm_shapes, "/etc/shapes");
   EXPECT_EQ(flags.nccl_host_id, "a");
   EXPECT_EQ(flags.device, "cuda:3");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/bearer_token.h"
 #include "core/version.h"
 #include "worker/call_conversion.h"
 #include "worker/local_address.h"
@@ -89,6 +91,10 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
   builder.SetMaxSendMessageSize(-1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16777215);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // As the coordinator's: nothing that could be inflated beyond its size.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), port);
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -127,7 +133,16 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
     absl::Status tied = ExitWithParent(*flags.exit_with_parent);
     if (!tied.ok()) return tied;
   }
+  BearerToken token;
+  if (!flags.auth_token_file.empty()) {
+    std::ifstream file(flags.auth_token_file);
+    absl::StatusOr<BearerToken> read =
+        BearerToken::Read(file, flags.auth_token_file);
+    if (!read.ok()) return read.status();
+    token = *std::move(read);
+  }
   MembershipOptions options;
+  options.authorization = token.Authorization();
   if (absl::Status found = Describe(flags, &options.join); !found.ok()) {
     return found;
   }
@@ -155,9 +170,10 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
   HostBufferPool buffers(pinned), staging(pinned);
   const std::unique_ptr<RegionOpener> opener = MakeRegionOpener(device);
   RegionTable regions(opener.get());
-  RankService service(&staging, &regions, [&metrics](const RankReport& report) {
-    metrics.Observe(report);
-  });
+  RankService service(
+      &staging, &regions,
+      [&metrics](const RankReport& report) { metrics.Observe(report); },
+      std::move(token));
   int port = 0;
   absl::StatusOr<std::unique_ptr<grpc::Server>> server =
       StartServer(flags.listen, &service, &port);
@@ -193,7 +209,9 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
     Exit(reason.exit_code);
   }
   spdlog::info("ending: {}", reason.text);
-  const bool drained = service.AwaitIdle(flags.drain_timeout);
+  const absl::Time deadline = absl::Now() + flags.drain_timeout;
+  membership.Leave(deadline);
+  const bool drained = service.AwaitIdle(deadline - absl::Now());
   if (!drained) {
     spdlog::warn("a call still runs after {}: it is cut",
                  absl::FormatDuration(flags.drain_timeout));

@@ -2,10 +2,12 @@
 // while something happens to it.
 
 #include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,7 @@ namespace ithaca {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // Workers that are late in each exchange, so that calls take a while.
@@ -154,6 +157,73 @@ TEST(CoordinatorLifeTest, AtLevelOffItStillSaysWhyItCannotStart) {
   CoordinatorProcess server({"--log-level=off", "--metrics-listen=here"});
   EXPECT_EQ(server.AwaitExit(), 1);
   EXPECT_THAT(server.Log(), StartsWith("ithaca-coordinator: cannot start: "));
+}
+
+TEST(CoordinatorLifeTest, AnOrderlyEndWarnsOfNothing) {
+  CoordinatorProcess server({"--local-workers=2"});
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.AwaitExit(), 0);
+  EXPECT_THAT(server.Log(), Not(HasSubstr("\"warning\"")));
+  EXPECT_THAT(server.Log(), Not(HasSubstr("\"error\"")));
+}
+
+TEST(CoordinatorLifeTest, AWorkerThatIsToldToEndLeavesInGoodOrder) {
+  CoordinatorProcess server(
+      {"--local-workers=3", "--group-size=2", "--log-level=info"});
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  const uint64_t before = server.Generation();
+  const auto members = server.WorkerPids();
+  ASSERT_EQ(members.size(), 2u);
+  kill(members[0], SIGTERM);
+  ASSERT_TRUE(AwaitTrue([&] { return server.Generation() != before; }));
+  ASSERT_TRUE(AwaitTrue([&] { return server.Get("/readyz").code == 200; }));
+  v1::AttentionResponse response;
+  EXPECT_TRUE(server.Call(GoodRequest("x"), &response).ok());
+  EXPECT_EQ(WhatIsWrong(response), "");
+  EXPECT_THAT(server.Log(), HasSubstr("worker left"));
+  EXPECT_THAT(server.Log(), Not(HasSubstr("group lost")));
+}
+
+TEST(CoordinatorLifeTest, WithATokenLocalWorkersServeAndClientsMustSendIt) {
+  const std::string path = ::testing::TempDir() + "/token";
+  std::ofstream(path) << "secret\n";
+  CoordinatorProcess server({"--local-workers=2", "--auth-token-file=" + path});
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  v1::AttentionResponse response;
+  EXPECT_EQ(server.Call(GoodRequest("x"), &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "bearer secret");
+  const grpc::Status status =
+      server.stub()->Attention(&context, GoodRequest("x"), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(WhatIsWrong(response), "");
+}
+
+// A hundred megabytes of zeros are a hundred kilobytes on the wire.
+TEST(CoordinatorLifeTest, ACompressedMessageIsRefusedBeforeItGrows) {
+  CoordinatorProcess server({"--group-size=2"});
+  ASSERT_TRUE(server.AwaitListening());
+  v1::AttentionResponse response;
+  ASSERT_EQ(server.Call(GoodRequest("x"), &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  const int64_t before = server.PeakMemoryBytes();
+  ASSERT_GT(before, 0);
+  v1::AttentionRequest request = GoodRequest("x");
+  request.mutable_query()->set_data(std::string(100 << 20, '\0'));
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    const grpc::Status status =
+        server.stub()->Attention(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED)
+        << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("disabled"));
+  }
+  EXPECT_LT(server.PeakMemoryBytes() - before, 16 << 20);
+  EXPECT_EQ(server.Call(GoodRequest("x"), &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(CoordinatorLifeTest, WithoutWorkersCallsAreUnavailableAtOnce) {

@@ -200,6 +200,14 @@ double CoordinatorProcess::Metric(const std::string& series) const {
              : std::stod(page.substr(at + series.size() + 2));
 }
 
+int64_t CoordinatorProcess::PeakMemoryBytes() const {
+  std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  return -1;
+}
+
 std::vector<pid_t> CoordinatorProcess::WorkerPids() const {
   grpc::ClientContext context;
   ithaca::v1::GetServerInfoResponse info;

@@ -56,6 +56,9 @@ class CoordinatorProcess {
   // The value of a series on /metrics, by its name with labels.
   double Metric(const std::string& series) const;
 
+  // The most memory that it ever had; -1 if that cannot be read.
+  int64_t PeakMemoryBytes() const;
+
   // Processes of the local workers that are in a group now.
   std::vector<pid_t> WorkerPids() const;
   uint64_t Generation() const;  // of the first group; 0 if there is none

@@ -42,6 +42,9 @@ class RecordingObserver : public GroupObserver {
     absl::MutexLock lock(&mutex_);
     formed_.push_back(group);
   }
+  void OnGroupDraining(std::string_view name, uint64_t generation) override {
+    manager->Release(name, generation);
+  }
   void OnGroupLost(std::string_view, uint64_t generation,
                    GroupFailureReason reason, std::string_view) override {
     absl::MutexLock lock(&mutex_);
@@ -56,6 +59,12 @@ class RecordingObserver : public GroupObserver {
   // The index-th event; an empty group or loss if it does not come.
   Group Formed(size_t index) { return Await(&formed_, index); }
   Loss Lost(size_t index) { return Await(&lost_, index); }
+  size_t lost_count() {
+    absl::MutexLock lock(&mutex_);
+    return lost_.size();
+  }
+
+  server::GroupManager* manager = nullptr;
 
  private:
   template <typename T>
@@ -87,6 +96,7 @@ class WorkerGroupTest : public ::testing::Test {
     options.collective_timeout = absl::Seconds(20);
     options.kill_local_slot = [this](int slot) { supervisor_->KillSlot(slot); };
     manager_ = std::make_unique<GroupManagerImpl>(options);
+    observer_.manager = manager_.get();
     manager_->SetObserver(&observer_);
     grpc::ServerBuilder builder;
     int port = 0;
@@ -319,7 +329,9 @@ TEST_F(WorkerGroupTest, StoppingTheSupervisorEndsWorkersInPeace) {
   const Group group = observer_.Formed(0);
   ExpectRightAnswer(group, Shape(), 1);
   supervisor_->Stop();
-  EXPECT_EQ(observer_.Lost(0).generation, group.generation);
+  // They said that they leave, and waited for their group's release.
+  EXPECT_EQ(observer_.lost_count(), 0u);
+  EXPECT_EQ(manager_->Workers().in_group, 0);
 }
 
 }  // namespace

@@ -13,11 +13,13 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "core/bearer_token.h"
 #include "core/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -106,17 +108,22 @@ class FormedGroup : public server::GroupObserver {
     group = formed;
     told.Notify();
   }
+  void OnGroupDraining(std::string_view, uint64_t) override {
+    draining.Notify();
+  }
   void OnGroupLost(std::string_view, uint64_t, server::GroupFailureReason,
                    std::string_view) override {}
 
   Group group;
-  absl::Notification told;
+  absl::Notification told, draining;
 };
 
 // The control plane of a coordinator of this version.
 struct Coordinator {
-  explicit Coordinator(const std::string& version) {
+  explicit Coordinator(const std::string& version,
+                       BearerToken token = BearerToken()) {
     server::GroupManagerOptions options;
+    options.token = std::move(token);
     options.version = version;
     options.heartbeat_limit = absl::Seconds(30);
     manager = std::make_unique<GroupManagerImpl>(options);
@@ -155,6 +162,32 @@ TEST(WorkerProcessTest, WhatThisHostDoesNotHaveIsOneLineAndCodeTwo) {
         worker.Stderr(),
         HasSubstr(std::string(flag).substr(std::string(flag).find('=') + 1)));
   }
+}
+
+TEST(WorkerProcessTest, ATokenFileIsReadAndStrangersAreRefused) {
+  const std::string path = ::testing::TempDir() + "/token";
+  std::ofstream(path) << "secret\n";
+  const std::string flag = "--auth-token-file=" + path;
+  Coordinator coordinator(std::string(Version()), BearerToken("secret"));
+  {
+    WorkerProcess stranger({coordinator.flag});
+    EXPECT_EQ(stranger.Wait(), 1);
+    EXPECT_THAT(stranger.Stderr(), HasSubstr("asks for a token"));
+  }
+  WorkerProcess worker({coordinator.flag, flag});
+  ASSERT_TRUE(coordinator.observer.told.WaitForNotificationWithTimeout(
+      absl::Seconds(60)));
+  const Group& group = coordinator.observer.group;
+  AttentionShape shape;
+  shape.image_tokens = 4;
+  shape.valid_text_tokens = {0};
+  const SequenceParallelPlan plan = *MakeSequenceParallelPlan(shape, {}, 1);
+  // Whoever calls the rank without the token.
+  const testing::CallResult result = testing::CallRanks(
+      {group.members[0].address},
+      {testing::MakeRankRequest(plan, group.generation, 1,
+                                oracle::RandomInputs(shape, 1), 0)});
+  EXPECT_EQ(result.statuses[0].error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST(WorkerProcessTest, AnAddressThatIsTakenIsCodeOne) {
@@ -201,8 +234,11 @@ TEST(WorkerProcessTest, SigtermLetsTheRunningCallFinish) {
   });
   absl::SleepFor(absl::Milliseconds(150));
   worker.Signal(SIGTERM);
+  ASSERT_TRUE(coordinator.observer.draining.WaitForNotificationWithTimeout(
+      absl::Seconds(60)));
   caller.join();
   EXPECT_TRUE(result.statuses[0].ok()) << result.statuses[0].error_message();
+  coordinator.manager->Release(group.name, group.generation);
   EXPECT_EQ(worker.Wait(), 0);
 }
 

@@ -1,0 +1,18 @@
+#ifndef ITHACA_SERVER_RANK_CHANNEL_H_
+#define ITHACA_SERVER_RANK_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+
+#include "server/group_manager.h"
+
+namespace ithaca::server {
+
+// A connection of its own to a worker's RankService. Each call on it carries
+// the member's authorization, if it has one.
+std::shared_ptr<grpc::Channel> MakeRankChannel(const GroupMember& member);
+
+}  // namespace ithaca::server
+
+#endif  // ITHACA_SERVER_RANK_CHANNEL_H_
