@@ -27,6 +27,7 @@
 #include "server/grpc_arguments.h"
 #include "server/logging.h"
 #include "server/memory_region.h"
+#include "server/worker_process.h"
 
 namespace ithaca::server {
 

@@ -1,12 +1,9 @@
 #include "server/local_worker_supervisor.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,8 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -24,103 +19,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "server/worker_process.h"
 
 namespace ithaca::server {
 namespace {
-
-namespace fs = std::filesystem;
-
-// A shell's and the dynamic loader's: a program or a library is missing.
-constexpr int kNotLoadedExitCode = 127;
 
 absl::Time MonotonicNow() {
   return absl::UnixEpoch() +
          absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-// Readable once the process has ended. (glibc 2.36 declares its wrapper without
-// C linkage, so C++ cannot call it.)
-int PidfdOpen(pid_t pid) {
-  return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-}
-
-std::string DescribeExit(int status) {
-  if (WIFEXITED(status)) {
-    return absl::StrCat("exited with code ", WEXITSTATUS(status));
-  }
-  if (WIFSIGNALED(status)) {
-    return absl::StrCat("was killed by signal ", WTERMSIG(status));
-  }
-  return absl::StrCat("ended with wait status ", status);
-}
-
-bool NoRestartMends(int status) {
-  return WIFEXITED(status) && (WEXITSTATUS(status) == kUnusableExitCode ||
-                               WEXITSTATUS(status) == kNotLoadedExitCode);
-}
-
-// Starts `arguments[0]` in a process group of its own, so that a Ctrl-C meant
-// for the coordinator reaches the workers only through it.
-absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  argv.reserve(arguments.size() + 1);
-  for (const std::string& argument : arguments) {
-    argv.push_back(const_cast<char*>(argument.c_str()));
-  }
-  argv.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
-                                   O_RDONLY, 0);
-  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP |
-                                            POSIX_SPAWN_SETSIGMASK |
-                                            POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
-  const int error =
-      posix_spawn(&pid, argv[0], &actions, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    return absl::InternalError(
-        absl::StrCat("cannot start ", arguments[0], ": ", strerror(error)));
-  }
-  return pid;
-}
-
 }  // namespace
-
-absl::StatusOr<std::string> FindWorkerBinary(const std::string& wanted) {
-  std::vector<fs::path> candidates;
-  if (!wanted.empty()) {
-    candidates.push_back(wanted);
-  } else {
-    std::error_code error;
-    const fs::path here =
-        fs::read_symlink("/proc/self/exe", error).parent_path();
-    candidates.push_back(here / "ithaca-worker");
-    candidates.push_back(here.parent_path() / "worker" / "ithaca-worker");
-  }
-  std::string looked;
-  for (const fs::path& candidate : candidates) {
-    if (fs::is_regular_file(candidate) &&
-        access(candidate.c_str(), X_OK) == 0) {
-      return candidate.string();
-    }
-    absl::StrAppend(&looked, looked.empty() ? "" : ", ", candidate.string());
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no executable worker binary; looked at: ", looked));
-}
 
 // All process work happens on thread_: the kernel ties a child's parent-death
 // signal to the thread that started it, and only one that also reaps can kill
@@ -229,9 +138,9 @@ class LocalWorkerSupervisor::Core {
   absl::Status StartSlot(size_t index) {
     Slot& slot = slots_[index];
     slot.restart_at = absl::InfiniteFuture();
-    absl::StatusOr<pid_t> pid = Spawn(Arguments(index));
+    absl::StatusOr<pid_t> pid = SpawnWorker(Arguments(index));
     if (!pid.ok()) return pid.status();
-    const int pidfd = PidfdOpen(*pid);
+    const int pidfd = OpenProcess(*pid);
     if (pidfd < 0) {
       const int error = errno;
       kill(*pid, SIGKILL);

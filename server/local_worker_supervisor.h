@@ -29,19 +29,10 @@ struct LocalWorkerOptions {
   absl::Duration longest_restart_delay = absl::Seconds(5);
   // What a worker has between SIGTERM and SIGKILL.
   absl::Duration stop_timeout = absl::Seconds(5);
-  // Told, on the supervisor's thread, when a slot's first process exits with
-  // kUnusableExitCode, or cannot be loaded: no other would fare better, and
-  // none is started in that slot. May be empty.
+  // Told, on the supervisor's thread, when a slot's first process ends in a
+  // way that NoRestartMends: none is started in that slot then. May be empty.
   std::function<void(const std::string& why)> on_unusable;
 };
-
-// How `ithaca-worker` ends when its flags, or what they name on this host,
-// cannot be used. Its own words are on stderr by then.
-inline constexpr int kUnusableExitCode = 2;
-
-// The path of `ithaca-worker`: `wanted` if not empty, else beside the running
-// executable, else ../worker/ from there. kNotFound, naming where it looked.
-absl::StatusOr<std::string> FindWorkerBinary(const std::string& wanted);
 
 // Starts `ithaca-worker` processes on this host and keeps that many running.
 // One thread of its own starts them all and waits for them: the kernel ends
