@@ -210,10 +210,11 @@ TEST_F(GroupManagerImplTest, WithATokenWorkersWithoutItAreRefused) {
 
 TEST_F(GroupManagerImplTest, AWorkerThatLeavesIsDismissedAndNothingIsLost) {
   Start(2);
-  FakeWorker a(target_, "box/1"), b(target_, "box/2"), spare(target_, "box/3");
+  FakeWorker a(target_, "box/1"), b(target_, "box/2");
   ASSERT_TRUE(a.Form());
   ASSERT_TRUE(b.Form());
   ASSERT_TRUE(observer_.AwaitFormed(1));
+  FakeWorker spare(target_, "box/3");
   ASSERT_TRUE(b.SayLeaving());
   do {
     ASSERT_TRUE(b.Read());
