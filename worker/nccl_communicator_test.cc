@@ -1,18 +1,12 @@
-// A group of processes, one a rank, as NCCL wants them: the test starts itself
-// again for each rank. Ranks that share a GPU get a host identity each.
+// A group of processes, one a rank, as NCCL wants them.
 
 #include "worker/nccl_communicator.h"
 
-#include <cuda_runtime_api.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,17 +16,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "worker/cuda_device.h"
 #include "worker/file_rendezvous_store.h"
 #include "worker/gloo_communicator.h"
-
-extern char** environ;
+#include "worker/nccl_test_ranks.h"
 
 namespace ithaca {
 namespace {
@@ -51,23 +43,18 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
     }                                                                         \
   } while (false)
 
-struct RankRole {
-  std::string scenario;
-  int rank = 0;
-  int world_size = 0;
-  std::string folder;
-
-  int last() const { return world_size - 1; }
-};
-
 uint8_t ByteAt(int exchange, int sender, int receiver, int64_t index) {
   return static_cast<uint8_t>(exchange * 101 + sender * 59 + receiver * 17 +
                               index * 3 + index / 251 + 1);
 }
 
+// In this exchange every rank has something to say to every other.
+constexpr int kFullExchange = 7;
+
 // Uneven, and none at all between some pairs.
 int64_t BytesBetween(int exchange, int sender, int receiver, int64_t scale) {
-  return (sender * 31 + receiver * 7 + exchange * 5) % 6 * scale;
+  const int parts = (sender * 31 + receiver * 7 + exchange * 5) % 6;
+  return (parts + (exchange == kFullExchange ? 1 : 0)) * scale;
 }
 
 // A rank's buffers of one exchange, in GPU memory.
@@ -144,21 +131,9 @@ bool RunExchange(CudaDevice* device, Communicator& communicator, int number,
   return true;
 }
 
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> Connect(
-    CudaDevice* device, const std::string& folder, int rank, int world_size,
-    absl::Duration exchange_timeout, absl::Duration patience = kPatience) {
-  FileRendezvousStore store(folder);
-  GlooOptions options;
-  options.formation_timeout = patience;
-  auto host_channel = GlooCommunicator::Form(store, rank, world_size, options);
-  if (!host_channel.ok()) return host_channel.status();
-  return NcclCommunicator::Connect(device, store, *std::move(host_channel),
-                                   absl::Now() + patience, exchange_timeout);
-}
-
 bool Exchanges(const RankRole& role, CudaDevice* device) {
-  auto communicator = Connect(device, role.folder, role.rank, role.world_size,
-                              /*exchange_timeout=*/kPatience);
+  auto communicator = ConnectRank(device, role.folder, role.rank,
+                                  role.world_size, kPatience, kPatience);
   RANK_CHECK(communicator.ok(), communicator.status().ToString());
   Communicator& group = **communicator;
   RANK_CHECK(group.rank() == role.rank && group.num_exchanges() == 0, "");
@@ -192,8 +167,9 @@ bool Exchanges(const RankRole& role, CudaDevice* device) {
 bool LosesARank(const RankRole& role, CudaDevice* device, int signal,
                 absl::Duration exchange_timeout) {
   {
-    auto communicator = Connect(device, role.folder, role.rank, role.world_size,
-                                exchange_timeout);
+    auto communicator =
+        ConnectRank(device, role.folder, role.rank, role.world_size,
+                    exchange_timeout, kPatience);
     RANK_CHECK(communicator.ok(), communicator.status().ToString());
     Communicator& group = **communicator;
     if (!RunExchange(device, group, 1, 1000)) return false;
@@ -202,8 +178,7 @@ bool LosesARank(const RankRole& role, CudaDevice* device, int signal,
       raise(signal);
       return true;
     }
-    // The 7th: every rank has something to say to, and hear from, the last.
-    const Exchange exchange(device, group, 7, 100000);
+    const Exchange exchange(device, group, kFullExchange, 100000);
     const absl::Time start = absl::Now();
     const auto id = exchange.Start(group);
     absl::Status status = id.status();
@@ -226,8 +201,10 @@ bool LosesARank(const RankRole& role, CudaDevice* device, int signal,
     RANK_CHECK(absl::IsUnavailable(whole) || whole.ok(), whole.ToString());
   }
   RANK_CHECK(device->Synchronize().ok(), "");
-  auto survivors = Connect(device, role.folder + "/survivors", role.rank,
-                           role.world_size - 1, kPatience);
+  const std::string folder = role.folder + "/survivors";
+  mkdir(folder.c_str(), 0700);  // whoever comes first
+  auto survivors = ConnectRank(device, folder, role.rank, role.world_size - 1,
+                               kPatience, kPatience);
   RANK_CHECK(survivors.ok(), survivors.status().ToString());
   if (!RunExchange(device, **survivors, 3, 5000)) return false;
   RANK_CHECK((*survivors)->Agree({2, 2}).ok(), "");
@@ -255,8 +232,8 @@ bool MissesARank(const RankRole& role, CudaDevice* device) {
 
 // An abort from another thread ends the wait of the one that runs calls.
 bool IsAborted(const RankRole& role, CudaDevice* device) {
-  auto communicator =
-      Connect(device, role.folder, role.rank, role.world_size, kPatience);
+  auto communicator = ConnectRank(device, role.folder, role.rank,
+                                  role.world_size, kPatience, kPatience);
   RANK_CHECK(communicator.ok(), communicator.status().ToString());
   Communicator& group = **communicator;
   if (role.rank != 0) {
@@ -283,12 +260,7 @@ bool IsAborted(const RankRole& role, CudaDevice* device) {
 }
 
 bool RunRank(const RankRole& role) {
-  int gpus = 0;
-  RANK_CHECK(cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0, "no GPU");
-  if (gpus < role.world_size) {
-    setenv("NCCL_HOSTID", absl::StrCat("rank-", role.rank).c_str(), 1);
-  }
-  auto device = CudaDevice::Open(role.rank % gpus);
+  auto device = OpenRankGpu(role);
   RANK_CHECK(device.ok(), device.status().ToString());
   const std::map<std::string, std::function<bool()>> scenarios = {
       {"exchanges", [&] { return Exchanges(role, device->get()); }},
@@ -301,89 +273,58 @@ bool RunRank(const RankRole& role) {
       {"missing", [&] { return MissesARank(role, device->get()); }},
       {"aborted", [&] { return IsAborted(role, device->get()); }},
   };
-  return scenarios.at(role.scenario)();
+  return scenarios.at(role.task)();
 }
 
 // ------------------------------------------------------------ the test's side
 
-class Ranks {
- public:
-  Ranks(const std::string& scenario, int world_size)
-      : store_(FileRendezvousStore::Fresh()) {
-    const std::string survivors = store_.folder() + "/survivors";
-    EXPECT_EQ(mkdir(survivors.c_str(), 0700), 0);
-    for (int rank = 0; rank < world_size; ++rank) {
-      std::string role = absl::StrCat("--role=", scenario, ",", rank, ",",
-                                      world_size, ",", store_.folder());
-      std::string program = "/proc/self/exe";
-      char* arguments[] = {program.data(), role.data(), nullptr};
-      pid_t pid = 0;
-      EXPECT_EQ(posix_spawn(&pid, program.c_str(), nullptr, nullptr, arguments,
-                            environ),
-                0);
-      pids_.push_back(pid);
-    }
-  }
-  ~Ranks() {
-    for (const pid_t pid : pids_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-  }
+// Where there are eight GPUs, their whole group; else a few ranks on what there
+// is.
+int LargeGroup() { return NumGpus() >= 8 ? 8 : 4; }
 
-  // Its exit status, or -1 for one that was killed or did not end in time.
-  int Join(int rank) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    int status = 0;
-    while (absl::Now() < deadline) {
-      if (waitpid(pids_[static_cast<size_t>(rank)], &status, WNOHANG) != 0) {
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-      }
-      absl::SleepFor(absl::Milliseconds(20));
-    }
-    return -1;
-  }
-
- private:
-  const FileRendezvousStore store_;
-  std::vector<pid_t> pids_;
-};
+std::vector<int> WorldSizes() {
+  std::vector<int> sizes = {1, 2, 3, 4};
+  if (LargeGroup() > 4) sizes.push_back(LargeGroup());
+  return sizes;
+}
 
 class NcclCommunicatorTest : public testing::TestWithParam<int> {};
 
 TEST_P(NcclCommunicatorTest, ExchangesAndVotes) {
   const int world_size = GetParam();
-  Ranks ranks("exchanges", world_size);
+  RankProcesses ranks("exchanges", world_size);
   for (int rank = 0; rank < world_size; ++rank) {
-    EXPECT_EQ(ranks.Join(rank), 0) << "rank " << rank;
+    EXPECT_EQ(ranks.Join(rank, kPatience), 0) << "rank " << rank;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, NcclCommunicatorTest,
-                         testing::Values(1, 2, 3, 4));
+                         testing::ValuesIn(WorldSizes()));
 
 TEST(NcclCommunicatorFaultTest, SurvivorsOfAKilledRankFormANewGroup) {
-  Ranks ranks("killed", 4);
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(ranks.Join(rank), 0) << "rank " << rank;
+  const int world_size = LargeGroup();
+  RankProcesses ranks("killed", world_size);
+  for (int rank = 0; rank < world_size - 1; ++rank) {
+    EXPECT_EQ(ranks.Join(rank, kPatience), 0) << "rank " << rank;
   }
 }
 
 TEST(NcclCommunicatorFaultTest, AFrozenRankIsFoundByTheTimeLimit) {
-  Ranks ranks("frozen", 3);
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ranks.Join(rank), 0) << "rank " << rank;
+  const int world_size = LargeGroup() - 1;
+  RankProcesses ranks("frozen", world_size);
+  for (int rank = 0; rank < world_size - 1; ++rank) {
+    EXPECT_EQ(ranks.Join(rank, kPatience), 0) << "rank " << rank;
   }
 }
 
 TEST(NcclCommunicatorFaultTest, ARankThatNeverComesEndsTheSetUp) {
-  Ranks ranks("missing", 2);
-  EXPECT_EQ(ranks.Join(0), 0);
+  RankProcesses ranks("missing", 2);
+  EXPECT_EQ(ranks.Join(0, kPatience), 0);
 }
 
 TEST(NcclCommunicatorFaultTest, AnAbortEndsTheWaitOfAnotherThread) {
-  Ranks ranks("aborted", 2);
-  EXPECT_EQ(ranks.Join(0), 0);
+  RankProcesses ranks("aborted", 2);
+  EXPECT_EQ(ranks.Join(0, kPatience), 0);
 }
 
 TEST(NcclCommunicatorVersionTest, ThisOneIsNewEnough) {
@@ -395,18 +336,8 @@ TEST(NcclCommunicatorVersionTest, ThisOneIsNewEnough) {
 }  // namespace ithaca
 
 int main(int argc, char** argv) {
-  const std::string flag = "--role=";
-  if (argc == 2 && std::string(argv[1]).rfind(flag, 0) == 0) {
-    const std::vector<std::string> parts =
-        absl::StrSplit(std::string(argv[1]).substr(flag.size()), ',');
-    ithaca::RankRole role;
-    role.scenario = parts.at(0);
-    if (!absl::SimpleAtoi(parts.at(1), &role.rank) ||
-        !absl::SimpleAtoi(parts.at(2), &role.world_size)) {
-      return 2;
-    }
-    role.folder = parts.at(3);
-    return ithaca::RunRank(role) ? 0 : 1;
+  if (const auto role = ithaca::ParseRankRole(argc, argv)) {
+    return ithaca::RunRank(*role) ? 0 : 1;
   }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/oracle/attention_oracle.h"
 #include "tests/oracle/tensor_data.h"
-#include "worker/ulysses_test_group.h"
+#include "worker/ulysses_test_caller.h"
 
 namespace ithaca {
 namespace {
@@ -42,6 +44,25 @@ AttentionShape Shape(int64_t batch, int64_t image, int64_t text,
 AttentionShape ImageShape(int64_t image, int64_t heads, int64_t head_dim) {
   return Shape(1, image, 0, {0}, heads, head_dim);
 }
+
+// Groups live on from call to call and from test to test: what one call leaves
+// behind must not show in the next.
+std::map<int, std::unique_ptr<UlyssesTestCaller>>& Groups() {
+  static auto* const groups =
+      new std::map<int, std::unique_ptr<UlyssesTestCaller>>();
+  return *groups;
+}
+
+UlyssesTestCaller& GroupOf(int world_size) {
+  std::unique_ptr<UlyssesTestCaller>& group = Groups()[world_size];
+  if (group == nullptr) group = MakeUlyssesTestCaller(world_size);
+  return *group;
+}
+
+class UlyssesExactTest : public testing::Test {
+ protected:
+  static void TearDownTestSuite() { Groups().clear(); }
+};
 
 struct Variant {
   AttentionOptions options;
@@ -78,7 +99,7 @@ std::vector<Variant> Variants(const AttentionShape& shape,
 
 // A kernel that the device lacks, or not for this call, gives its place to
 // AUTO.
-std::vector<double> RunCall(UlyssesTestGroup& group,
+std::vector<double> RunCall(UlyssesTestCaller& group,
                             const AttentionShape& shape,
                             AttentionOptions options,
                             const oracle::CallInputs& inputs) {
@@ -100,7 +121,7 @@ std::vector<double> Expected(const AttentionShape& shape,
 }
 
 // Relative to the expected value; 0 = exactly.
-void ExpectOutput(UlyssesTestGroup& group, const AttentionShape& shape,
+void ExpectOutput(UlyssesTestCaller& group, const AttentionShape& shape,
                   const AttentionOptions& options,
                   const oracle::CallInputs& inputs,
                   const std::vector<double>& expected, double tolerance,
@@ -118,7 +139,7 @@ void ExpectOutput(UlyssesTestGroup& group, const AttentionShape& shape,
 void ExpectOutput(int world_size, const AttentionShape& shape,
                   bool all_precisions, const oracle::CallInputs& inputs,
                   const std::vector<double>& expected, double tolerance = 0) {
-  UlyssesTestGroup group(world_size);
+  UlyssesTestCaller& group = GroupOf(world_size);
   for (const Variant& variant : Variants(shape, all_precisions)) {
     ExpectOutput(group, shape, variant.options, inputs, expected, tolerance,
                  variant.name);
@@ -137,7 +158,7 @@ void ExpectPickedTags(int world_size, const AttentionShape& shape) {
                shape.dtype == DataType::kFloat32 ? 1e-6 : 0);
 }
 
-TEST(UlyssesExactTest, PaddedTextKeysHaveNoWeightInEitherOrder) {
+TEST_F(UlyssesExactTest, PaddedTextKeysHaveNoWeightInEitherOrder) {
   AttentionShape shape = Shape(1, 4, 8, {2}, 2, 8);
   for (TokenOrder order : {TokenOrder::kTextFirst, TokenOrder::kImageFirst}) {
     shape.order = order;
@@ -156,7 +177,7 @@ TEST(UlyssesExactTest, PaddedTextKeysHaveNoWeightInEitherOrder) {
   }
 }
 
-TEST(UlyssesExactTest, UnevenSharesAddNoPaddingKeys) {
+TEST_F(UlyssesExactTest, UnevenSharesAddNoPaddingKeys) {
   for (int64_t tokens : {1, 13, 15, 1021}) {
     const AttentionShape shape = ImageShape(tokens, 4, 8);
     ExpectOutput(4, shape, true,
@@ -170,7 +191,7 @@ TEST(UlyssesExactTest, UnevenSharesAddNoPaddingKeys) {
       Expected(shape, [](auto...) { return 6; }), 1e-6);
 }
 
-TEST(UlyssesExactTest, AnyTokenCountWorksOnAnyGroup) {
+TEST_F(UlyssesExactTest, AnyTokenCountWorksOnAnyGroup) {
   for (int world_size : {2, 4}) {
     for (int64_t tokens : {1, 2, 3, 5, 7, 13}) {
       for (DataType dtype : kAllTypes) {
@@ -182,7 +203,7 @@ TEST(UlyssesExactTest, AnyTokenCountWorksOnAnyGroup) {
   }
 }
 
-TEST(UlyssesExactTest, LongOddTextIsWholeOnEveryRank) {
+TEST_F(UlyssesExactTest, LongOddTextIsWholeOnEveryRank) {
   AttentionShape shape = Shape(1, 64, 1241, {1241}, 2, 64);
   shape.dtype = DataType::kBFloat16;
   const oracle::CallInputs inputs = {
@@ -198,7 +219,7 @@ TEST(UlyssesExactTest, LongOddTextIsWholeOnEveryRank) {
       Expected(shape, [](auto, auto i, auto, auto) { return (i + 1) % 64; }));
 }
 
-TEST(UlyssesExactTest, BatchElementsNeverMix) {
+TEST_F(UlyssesExactTest, BatchElementsNeverMix) {
   for (int world_size : {2, 4}) {
     for (DataType dtype : kAllTypes) {
       AttentionShape shape = Shape(2, 8, 0, {0, 0}, 4, 64);
@@ -208,7 +229,7 @@ TEST(UlyssesExactTest, BatchElementsNeverMix) {
   }
 }
 
-TEST(UlyssesExactTest, HeadsComeBackInOrder) {
+TEST_F(UlyssesExactTest, HeadsComeBackInOrder) {
   for (DataType dtype : kAllTypes) {
     AttentionShape shape = ImageShape(8, 8, 64);
     shape.dtype = dtype;
@@ -217,7 +238,7 @@ TEST(UlyssesExactTest, HeadsComeBackInOrder) {
   }
 }
 
-TEST(UlyssesExactTest, QueryHeadsMeetTheirKeyHeads) {
+TEST_F(UlyssesExactTest, QueryHeadsMeetTheirKeyHeads) {
   struct Case {
     int64_t heads;
     int64_t kv_heads;
@@ -237,10 +258,10 @@ TEST(UlyssesExactTest, QueryHeadsMeetTheirKeyHeads) {
   }
 }
 
-TEST(UlyssesExactTest, HeadCountsThatDoNotDivideAreRefused) {
+TEST_F(UlyssesExactTest, HeadCountsThatDoNotDivideAreRefused) {
   AttentionShape shape = ImageShape(4, 7, 8);
   shape.num_kv_heads = 2;
-  UlyssesTestGroup group(2);
+  UlyssesTestCaller& group = GroupOf(2);
   EXPECT_EQ(group
                 .Run(shape, DefaultOptions(shape),
                      oracle::ZeroInputs(shape, [](auto...) { return 0; }))
@@ -249,7 +270,7 @@ TEST(UlyssesExactTest, HeadCountsThatDoNotDivideAreRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(UlyssesExactTest, ARowWithoutAKeptKeyIsZero) {
+TEST_F(UlyssesExactTest, ARowWithoutAKeptKeyIsZero) {
   // Element 0 keeps no key at all, element 1 keeps one of its three.
   const AttentionShape shape = Shape(2, 0, 3, {0, 1}, 2, 8);
   ExpectOutput(
@@ -260,7 +281,7 @@ TEST(UlyssesExactTest, ARowWithoutAKeptKeyIsZero) {
       }));
 }
 
-TEST(UlyssesExactTest, NoKernelDropsTheMask) {
+TEST_F(UlyssesExactTest, NoKernelDropsTheMask) {
   // Only one of ten keys is kept; were the others, 4.5 would come out.
   AttentionShape shape = Shape(1, 1, 9, {0}, 8, 64);
   shape.image_queries_only = true;
@@ -283,7 +304,7 @@ TEST(UlyssesExactTest, NoKernelDropsTheMask) {
       Expected(half, [](auto, auto i, auto, auto) { return i < 2 ? 1 : 0; }));
 }
 
-TEST(UlyssesExactTest, EachBatchElementHasItsOwnValidLength) {
+TEST_F(UlyssesExactTest, EachBatchElementHasItsOwnValidLength) {
   for (const std::vector<int64_t>& valid :
        {std::vector<int64_t>{3, 8}, std::vector<int64_t>{0, 8}}) {
     const AttentionShape shape = Shape(2, 4, 8, valid, 2, 8);
@@ -306,7 +327,7 @@ TEST(UlyssesExactTest, EachBatchElementHasItsOwnValidLength) {
       Expected(no_text, [](auto...) { return 1.5; }), 1e-6);
 }
 
-TEST(UlyssesExactTest, EveryHeadDimIsRight) {
+TEST_F(UlyssesExactTest, EveryHeadDimIsRight) {
   for (int64_t head_dim : {40, 64, 72, 80, 96, 128, 160, 256}) {
     for (DataType dtype : kAllTypes) {
       AttentionShape shape = ImageShape(8, 4, head_dim);
@@ -328,7 +349,7 @@ TEST(UlyssesExactTest, EveryHeadDimIsRight) {
   }
 }
 
-TEST(UlyssesExactTest, TheScaleIsOfTheCallersHeadDim) {
+TEST_F(UlyssesExactTest, TheScaleIsOfTheCallersHeadDim) {
   for (int64_t head_dim : {64, 72, 80, 96, 128, 256}) {
     const AttentionShape shape = ImageShape(2, 2, head_dim);
     const oracle::CallInputs inputs = {
@@ -343,7 +364,7 @@ TEST(UlyssesExactTest, TheScaleIsOfTheCallersHeadDim) {
     ExpectOutput(2, shape, false, inputs,
                  Expected(shape, [expected](auto...) { return expected; }),
                  1e-5);
-    UlyssesTestGroup group(2);
+    UlyssesTestCaller& group = GroupOf(2);
     AttentionOptions options = DefaultOptions(shape);
     options.softmax_scale = 1.0;
     ExpectOutput(group, shape, options, inputs,
@@ -351,7 +372,7 @@ TEST(UlyssesExactTest, TheScaleIsOfTheCallersHeadDim) {
   }
 }
 
-TEST(UlyssesExactTest, QuantizedZerosStayZero) {
+TEST_F(UlyssesExactTest, QuantizedZerosStayZero) {
   const AttentionShape shape = ImageShape(8, 4, 64);
   const ElementFunction ones = [](auto...) { return 1; };
   const ElementFunction no_channel_5 = [](auto, auto, auto, auto d) {
@@ -381,9 +402,9 @@ TEST(UlyssesExactTest, QuantizedZerosStayZero) {
   ExpectOutput(2, shape, true, inputs, expected, 1e-6);
 }
 
-TEST(UlyssesExactTest, ALargerCallAfterASmallOneIsRight) {
+TEST_F(UlyssesExactTest, ALargerCallAfterASmallOneIsRight) {
   const AttentionShape shape = ImageShape(8, 4, 64);
-  UlyssesTestGroup group(2);
+  UlyssesTestCaller& group = GroupOf(2);
   for (double value : {1.0, 1000.0, 1.0}) {
     for (const Variant& variant : Variants(shape, true)) {
       ExpectOutput(group, shape, variant.options,
@@ -394,10 +415,10 @@ TEST(UlyssesExactTest, ALargerCallAfterASmallOneIsRight) {
   }
 }
 
-TEST(UlyssesExactTest, QuantizedTinyValuesStayTiny) {
+TEST_F(UlyssesExactTest, QuantizedTinyValuesStayTiny) {
   const AttentionShape shape = ImageShape(8, 4, 64);
   const double tiny = std::ldexp(1.0, -120);
-  UlyssesTestGroup group(2);
+  UlyssesTestCaller& group = GroupOf(2);
   for (const Variant& variant : Variants(shape, true)) {
     for (double out :
          RunCall(group, shape, variant.options,
@@ -408,9 +429,9 @@ TEST(UlyssesExactTest, QuantizedTinyValuesStayTiny) {
   }
 }
 
-TEST(UlyssesExactTest, AnInfinityNeverBecomesANumber) {
+TEST_F(UlyssesExactTest, AnInfinityNeverBecomesANumber) {
   const double infinity = std::numeric_limits<double>::infinity();
-  UlyssesTestGroup group(2);
+  UlyssesTestCaller& group = GroupOf(2);
   for (DataType dtype : kAllTypes) {
     AttentionShape shape = ImageShape(8, 4, 64);
     shape.dtype = dtype;
@@ -429,7 +450,7 @@ TEST(UlyssesExactTest, AnInfinityNeverBecomesANumber) {
   }
 }
 
-TEST(UlyssesExactTest, LogitsPastFloat16AreNotLost) {
+TEST_F(UlyssesExactTest, LogitsPastFloat16AreNotLost) {
   for (int heads : {1, 2}) {
     AttentionShape shape = ImageShape(2, heads, 64);
     shape.dtype = DataType::kFloat16;
@@ -444,7 +465,7 @@ TEST(UlyssesExactTest, LogitsPastFloat16AreNotLost) {
   }
 }
 
-TEST(UlyssesExactTest, OneQueryIsOrdinary) {
+TEST_F(UlyssesExactTest, OneQueryIsOrdinary) {
   // One image query, five keys, grouped heads.
   AttentionShape shape = Shape(1, 1, 4, {4}, 8, 128);
   shape.num_kv_heads = 2;
@@ -472,7 +493,7 @@ TEST(UlyssesExactTest, OneQueryIsOrdinary) {
       Expected(one, [](auto, auto, auto h, auto) { return 1 + h; }), 1e-6);
 }
 
-TEST(UlyssesExactTest, EveryQuerySeesEveryRanksKeys) {
+TEST_F(UlyssesExactTest, EveryQuerySeesEveryRanksKeys) {
   const AttentionShape shape = ImageShape(8, 2, 8);
   ExpectOutput(2, shape, true,
                oracle::ZeroInputs(shape, [](auto, auto t, auto,
@@ -480,10 +501,11 @@ TEST(UlyssesExactTest, EveryQuerySeesEveryRanksKeys) {
                Expected(shape, [](auto...) { return 1; }), 1e-6);
 }
 
-TEST(UlyssesExactTest, GroupsAtOnceKeepToThemselves) {
+TEST_F(UlyssesExactTest, GroupsAtOnceKeepToThemselves) {
   const AttentionShape shape = ImageShape(8, 8, 64);
   auto run = [&shape](double offset) {
-    UlyssesTestGroup group(2);
+    const std::unique_ptr<UlyssesTestCaller> own = MakeUlyssesTestCaller(2);
+    UlyssesTestCaller& group = *own;
     const oracle::CallInputs inputs = oracle::PickInputs(
         shape, [&shape, offset](auto b, auto t, auto g, auto) {
           return oracle::Tag(shape, b, t, g) + offset;
@@ -500,7 +522,7 @@ TEST(UlyssesExactTest, GroupsAtOnceKeepToThemselves) {
   other.join();
 }
 
-TEST(UlyssesExactTest, Float32KeepsItsPrecision) {
+TEST_F(UlyssesExactTest, Float32KeepsItsPrecision) {
   const AttentionShape shape = ImageShape(2, 2, 8);
   ExpectOutput(
       2, shape, false,
