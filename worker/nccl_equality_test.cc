@@ -49,8 +49,7 @@ TEST_P(NcclEqualityTest, AnExchangeOverNcclChangesNoBit) {
       for (const HeadSchedule schedule :
            {HeadSchedule::kFused, HeadSchedule::kPerHead}) {
         for (const CommunicationPrecision precision :
-             {CommunicationPrecision::kNative,
-              CommunicationPrecision::kFp8E4m3,
+             {CommunicationPrecision::kNative, CommunicationPrecision::kFp8E4m3,
               CommunicationPrecision::kInt8}) {
           AttentionOptions options = DefaultOptions(shape);
           options.kernel = AttentionKernelKind::kAuto;

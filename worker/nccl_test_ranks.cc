@@ -78,13 +78,18 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> ConnectRank(
 }
 
 RankProcesses::RankProcesses(const std::string& task, int world_size,
-                             const std::vector<int>& descriptors)
+                             const std::vector<int>& descriptors,
+                             const std::vector<std::string>& arguments)
     : store_(FileRendezvousStore::Fresh()) {
   for (int rank = 0; rank < world_size; ++rank) {
-    std::string role = absl::StrCat(std::string(kRoleFlag), task, ",", rank,
-                                    ",", world_size, ",", store_.folder());
-    std::string program = "/proc/self/exe";
-    char* arguments[] = {program.data(), role.data(), nullptr};
+    std::vector<std::string> words = {"/proc/self/exe"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    words.push_back(absl::StrCat(std::string(kRoleFlag), task, ",", rank, ",",
+                                 world_size, ",", store_.folder()));
+    std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     if (static_cast<size_t>(rank) < descriptors.size()) {
@@ -92,8 +97,8 @@ RankProcesses::RankProcesses(const std::string& task, int world_size,
           &actions, descriptors[static_cast<size_t>(rank)], kRankDescriptor);
     }
     pid_t pid = 0;
-    const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr,
-                                  arguments, environ);
+    const int error =
+        posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     if (error != 0) {
       std::fprintf(stderr, "cannot start rank %d: error %d\n", rank, error);

@@ -50,9 +50,11 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> ConnectRank(
 class RankProcesses {
  public:
   // Starts them. Each finds `descriptors[rank]`, where there is one, as its
-  // file descriptor kRankDescriptor. Ends this process if one does not start.
+  // file descriptor kRankDescriptor, and `arguments` before its role, which is
+  // the last argument. Ends this process if one does not start.
   RankProcesses(const std::string& task, int world_size,
-                const std::vector<int>& descriptors = {});
+                const std::vector<int>& descriptors = {},
+                const std::vector<std::string>& arguments = {});
   // Kills those that still run.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "core/sequence_parallel_plan.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/attention_call.h"
 #include "worker/ulysses_attention.h"
 #include "worker/ulysses_test_rank.h"
 
