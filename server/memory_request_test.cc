@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/lease_token.h"
 
 namespace ithaca::server {
 namespace {
@@ -123,8 +124,7 @@ TEST(MemoryRequestTest, AnIpcHandleIsOf64BytesAndHasItsDevice) {
 }
 
 TEST(MemoryRequestTest, APartBeyondItsObjectIsRefused) {
-  const std::string name =
-      "/ithaca-memory-request-test-" + std::to_string(getpid());
+  const std::string name = "/ithaca-memory-request-test-" + NewLeaseToken();
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
   ASSERT_GE(fd, 0);
   ASSERT_EQ(ftruncate(fd, 80), 0);

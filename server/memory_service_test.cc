@@ -33,6 +33,7 @@
 #include "server/attention_service.h"
 #include "server/fake_group.h"
 #include "server/grpc_arguments.h"
+#include "server/lease_token.h"
 #include "server/mock_group_manager.h"
 #include "server/region_access.h"
 
@@ -64,7 +65,7 @@ void AwaitTrue(const std::function<bool()>& condition) {
 class TensorObject {
  public:
   explicit TensorObject(const std::string& name)
-      : name_("/ithaca-" + name + "-" + std::to_string(getpid())) {
+      : name_("/ithaca-" + name + "-" + NewLeaseToken()) {
     const int fd = shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
     EXPECT_EQ(ftruncate(fd, 4 * kBytes), 0);
     floats_ = static_cast<float*>(

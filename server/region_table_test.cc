@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/lease_token.h"
 
 namespace ithaca::server {
 namespace {
@@ -110,8 +111,7 @@ class RegionTableTest : public ::testing::Test {
     EXPECT_EQ(totals.bytes[0] + totals.bytes[1], 0);
   }
 
-  const std::string object_ =
-      "/ithaca-region-table-test-" + std::to_string(getpid());
+  const std::string object_ = "/ithaca-region-table-test-" + NewLeaseToken();
   absl::Mutex mutex_;  // of these, where a test has threads
   std::vector<uint64_t> detached_;
   bool hold_detach_ = false;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/lease_token.h"
 
 namespace ithaca::server {
 namespace {
@@ -35,7 +36,7 @@ class SharedMemoryObjectTest : public ::testing::Test {
     close(fd);
   }
 
-  const std::string name_ = "/ithaca-object-test-" + std::to_string(getpid());
+  const std::string name_ = "/ithaca-object-test-" + NewLeaseToken();
 };
 
 TEST_F(SharedMemoryObjectTest, ItsSizeIsThatOfNow) {
