@@ -1,41 +1,18 @@
-// MemoryService with the rest of a server around it: calls that use regions,
-// and ranks that are fakes.
-
 #include "server/memory_service.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "ithaca/v1/attention.grpc.pb.h"
-#include "server/attention_service.h"
-#include "server/fake_group.h"
-#include "server/grpc_arguments.h"
-#include "server/lease_token.h"
-#include "server/mock_group_manager.h"
-#include "server/region_access.h"
+#include "ithaca/v1/memory.grpc.pb.h"
+#include "server/memory_test_client.h"
+#include "server/memory_test_server.h"
 
 namespace ithaca::server {
 namespace {
@@ -43,339 +20,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::NiceMock;
-using ::testing::Return;
 
-constexpr int64_t kTokens = 3;
-constexpr int64_t kHeads = 2;
-constexpr int64_t kDim = 4;
-constexpr int64_t kElements = kTokens * kHeads * kDim;
-constexpr uint64_t kBytes = kElements * sizeof(float);
-
-void AwaitTrue(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!condition()) {
-    ASSERT_LT(absl::Now(), deadline);
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-}
-
-// A client's object of four tensors, one after the other: query, key, value,
-// output. Query and key are zeros: the output is the mean of the values.
-class TensorObject {
- public:
-  explicit TensorObject(const std::string& name)
-      : name_("/ithaca-" + name + "-" + NewLeaseToken()) {
-    const int fd = shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600);
-    EXPECT_EQ(ftruncate(fd, 4 * kBytes), 0);
-    floats_ = static_cast<float*>(
-        mmap(nullptr, 4 * kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-    for (int64_t i = 0; i < kElements; ++i) {
-      floats_[2 * kElements + i] = static_cast<float>(i / (kHeads * kDim));
-    }
-  }
-  ~TensorObject() {
-    munmap(floats_, 4 * kBytes);
-    shm_unlink(name_.c_str());
-  }
-
-  const std::string& name() const { return name_; }
-  bool Exists() const {
-    const int fd = shm_open(name_.c_str(), O_RDONLY, 0);
-    if (fd >= 0) close(fd);
-    return fd >= 0;
-  }
-  void Truncate(off_t size) const {
-    const int fd = shm_open(name_.c_str(), O_RDWR, 0);
-    EXPECT_EQ(ftruncate(fd, size), 0);
-    close(fd);
-  }
-  // The mean of tokens 0, 1 and 2, everywhere.
-  void ExpectOutput() const {
-    for (int64_t i = 0; i < kElements; ++i) {
-      ASSERT_FLOAT_EQ(floats_[3 * kElements + i], 1.0F) << i;
-    }
-  }
-  void ClearOutput() { std::fill_n(floats_ + 3 * kElements, kElements, 0.0F); }
-
- private:
-  const std::string name_;
-  float* floats_;
-};
-
-// One client: its own connection, and one lease on it.
-class Client {
- public:
-  explicit Client(int port) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
-                                         grpc::InsecureChannelCredentials(),
-                                         arguments);
-    memory_ = v1::MemoryService::NewStub(channel_);
-    attention_ = v1::AttentionService::NewStub(channel_);
-  }
-  ~Client() {
-    if (stream_ != nullptr) CloseLease();
-  }
-
-  void OpenLease() {
-    stream_ = memory_->KeepLease(&lease_context_, {});
-    v1::KeepLeaseResponse response;
-    ASSERT_TRUE(stream_->Read(&response));
-    lease_ = response.lease();
-  }
-  grpc::Status CloseLease() {
-    lease_context_.TryCancel();
-    const grpc::Status status = stream_->Finish();
-    stream_.reset();
-    return status;
-  }
-  grpc::Status AwaitLeaseEnd() {
-    v1::KeepLeaseResponse response;
-    EXPECT_FALSE(stream_->Read(&response));
-    const grpc::Status status = stream_->Finish();
-    stream_.reset();
-    return status;
-  }
-  const std::string& lease() const { return lease_; }
-
-  v1::RegisterSharedMemoryRequest RegisterRequest(
-      const std::string& region, const TensorObject& object) const {
-    v1::RegisterSharedMemoryRequest request;
-    request.set_lease(lease_);
-    request.set_region(region);
-    request.set_object_name(object.name());
-    request.set_byte_size(4 * kBytes);
-    return request;
-  }
-  grpc::Status Register(const v1::RegisterSharedMemoryRequest& request) {
-    grpc::ClientContext context;
-    v1::RegisterMemoryResponse response;
-    return memory_->RegisterSharedMemory(&context, request, &response);
-  }
-  grpc::Status Register(const std::string& region, const TensorObject& object) {
-    return Register(RegisterRequest(region, object));
-  }
-  grpc::Status Unregister(const std::string& region,
-                          absl::Duration timeout = absl::Seconds(60)) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    v1::UnregisterMemoryRequest request;
-    request.set_lease(lease_);
-    request.set_region(region);
-    v1::UnregisterMemoryResponse response;
-    return memory_->UnregisterMemory(&context, request, &response);
-  }
-  std::vector<v1::MemoryRegion> List() {
-    grpc::ClientContext context;
-    v1::ListMemoryRequest request;
-    request.set_lease(lease_);
-    v1::ListMemoryResponse response;
-    const grpc::Status status =
-        memory_->ListMemory(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return {response.regions().begin(), response.regions().end()};
-  }
-
-  static v1::AttentionRequest CallOn(const std::string& region) {
-    v1::AttentionRequest request;
-    v1::MemorySlice* slices[4] = {};
-    int tensors = 0;
-    for (v1::Tensor* tensor : {request.mutable_query(), request.mutable_key(),
-                               request.mutable_value()}) {
-      tensor->set_dtype(v1::DATA_TYPE_FLOAT32);
-      for (const int64_t dim : {int64_t{1}, kTokens, kHeads, kDim}) {
-        tensor->add_shape(dim);
-      }
-      slices[tensors++] = tensor->mutable_memory();
-    }
-    slices[3] = request.mutable_output();
-    for (uint64_t i = 0; i < 4; ++i) {
-      slices[i]->set_region(region);
-      slices[i]->set_offset(i * kBytes);
-      slices[i]->set_byte_size(kBytes);
-    }
-    return request;
-  }
-  grpc::Status Attend(const v1::AttentionRequest& request,
-                      v1::AttentionResponse* response = nullptr,
-                      const std::string& lease = "",
-                      absl::Duration timeout = absl::Seconds(60)) {
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    if (!lease.empty()) context.AddMetadata(kLeaseKey, lease);
-    v1::AttentionResponse dropped;
-    return attention_->Attention(&context, request,
-                                 response == nullptr ? &dropped : response);
-  }
-
-  v1::MemoryService::Stub* memory() { return memory_.get(); }
-  v1::AttentionService::Stub* attention() { return attention_.get(); }
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-
- private:
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::MemoryService::Stub> memory_;
-  std::unique_ptr<v1::AttentionService::Stub> attention_;
-  grpc::ClientContext lease_context_;
-  std::unique_ptr<grpc::ClientReader<v1::KeepLeaseResponse>> stream_;
-  std::string lease_;
-};
-
-class MemoryServiceTest : public ::testing::Test {
- protected:
-  explicit MemoryServiceTest(bool shared = true, bool cuda = true,
-                             const BearerToken& token = BearerToken())
-      : metrics_("test", "cpu"),
-        queue_(16),
-        budget_(1 << 20),
-        attacher_(&manager_, {}),
-        table_({},
-               [this](const internal::v1::Region& memory,
-                      std::function<void()> done) {
-                 attacher_.Detach(memory, std::move(done));
-               }),
-        scheduler_(&manager_, &queue_, &metrics_, SchedulerOptions()),
-        attention_(&manager_, &scheduler_, &budget_, &metrics_,
-                   {"test", "cpu", 1 << 20, 1 << 20, token,
-                    shared || cuda ? &table_ : nullptr, shared, cuda}),
-        memory_(&table_, &attacher_, &metrics_, {shared, cuda, token}) {
-    Group group = group_.Describe("g1", 1);
-    group.state = GroupState::kReady;
-    ON_CALL(manager_, Groups).WillByDefault(Return(std::vector<Group>{group}));
-    ON_CALL(manager_, JoinedWorkers).WillByDefault(Return(group.members));
-    grpc::ServerBuilder builder;
-    SetServerArguments(1 << 20, &builder);
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port_);
-    builder.RegisterService(&attention_);
-    builder.RegisterService(&memory_);
-    server_ = builder.BuildAndStart();
-    scheduler_.OnGroupFormed(group);
-    AwaitTrue([this] { return scheduler_.Ready(); });
-    client_ = std::make_unique<Client>(port_);
-  }
-
-  ~MemoryServiceTest() override {
-    group_.Release();
-    group_.ReleaseRegions();
-    client_.reset();
-    memory_.EndLeases();
-    server_->Shutdown(std::chrono::system_clock::now() +
-                      std::chrono::seconds(10));
-    scheduler_.Stop();
-    EXPECT_TRUE(table_.AwaitEmpty(absl::Now() + absl::Seconds(30)));
-    attacher_.Stop();
-  }
-
-  static GroupScheduler::Options SchedulerOptions() {
-    GroupScheduler::Options options;
-    options.probe_interval = absl::Hours(1);
-    return options;
-  }
-
-  double Counted(const std::string& series) {
-    const auto totals = table_.totals();
-    metrics_.SetLeases(totals.leases);
-    const std::string page = "\n" + metrics_.Serialize();
-    const size_t at = page.find("\n" + series + " ");
-    EXPECT_NE(at, std::string::npos) << series;
-    return std::stod(page.substr(at + series.size() + 2));
-  }
-
-  void ExpectRefused(const grpc::Status& status, grpc::StatusCode code,
-                     const std::string& part) {
-    EXPECT_EQ(status.error_code(), code) << status.error_message();
-    EXPECT_THAT(status.error_message(), HasSubstr(part));
-  }
-
-  NiceMock<MockGroupManager> manager_;
-  FakeGroup group_{2};
-  Metrics metrics_;
-  AdmissionQueue queue_;
-  ByteBudget budget_;
-  RegionAttacher attacher_;
-  RegionTable table_;
-  GroupScheduler scheduler_;
-  AttentionService attention_;
-  MemoryService memory_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Client> client_;
-  TensorObject object_{"memory-service-test"};
-};
-
-TEST_F(MemoryServiceTest, ACallOnARegionWritesItsOutputThere) {
-  client_->OpenLease();
-  EXPECT_EQ(client_->lease().size(), 32u);
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  EXPECT_EQ(group_.attached(0).size(), 1u);
-  EXPECT_EQ(group_.attached(1).size(), 1u);
-  v1::AttentionResponse response;
-  const grpc::Status status = client_->Attend(Client::CallOn("r"), &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  object_.ExpectOutput();
-  EXPECT_TRUE(response.output().has_memory());
-  EXPECT_EQ(response.output().memory().region(), "r");
-  EXPECT_EQ(response.output().memory().offset(), 3 * kBytes);
-  EXPECT_EQ(response.output().memory().byte_size(), kBytes);
-  EXPECT_EQ(response.output().shape_size(), 4);
-  EXPECT_EQ(response.report().group(), "g1");
-  EXPECT_EQ(Counted("ithaca_tensor_bytes_total{direction=\"in\",plane="
-                    "\"shared_memory\"}"),
-            3.0 * kBytes);
-  EXPECT_EQ(Counted("ithaca_tensor_bytes_total{direction=\"out\",plane="
-                    "\"shared_memory\"}"),
-            1.0 * kBytes);
-  EXPECT_EQ(
-      Counted("ithaca_tensor_bytes_total{direction=\"in\",plane=\"unary\"}"),
-      0);
-
-  ASSERT_TRUE(client_->Unregister("r").ok());
-  EXPECT_THAT(group_.attached(0), IsEmpty());
-  EXPECT_THAT(group_.attached(1), IsEmpty());
-  ExpectRefused(client_->Attend(Client::CallOn("r")),
-                grpc::StatusCode::NOT_FOUND, "query.memory.region");
-  EXPECT_TRUE(object_.Exists());
-}
-
-TEST_F(MemoryServiceTest, TensorsInRegionsAndInTheMessageMix) {
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  v1::AttentionRequest request = Client::CallOn("r");
-  request.mutable_query()->set_data(std::string(kBytes, '\0'));
-  request.clear_output();
-  v1::AttentionResponse response;
-  const grpc::Status status = client_->Attend(request, &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  ASSERT_EQ(response.output().data().size(), kBytes);
-  float first = 0;
-  std::memcpy(&first, response.output().data().data(), sizeof(first));
-  EXPECT_FLOAT_EQ(first, 1.0F);
-  for (const auto& [plane, bytes] : std::vector<std::pair<std::string, double>>{
-           {"unary", kBytes}, {"shared_memory", 2.0 * kBytes}}) {
-    EXPECT_EQ(Counted("ithaca_tensor_bytes_total{direction=\"in\",plane=\"" +
-                      plane + "\"}"),
-              bytes);
-  }
-}
-
-TEST_F(MemoryServiceTest, OnlyTheBytesOfMessagesAreBudgeted) {
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  group_.Hold();
-  std::thread call(
-      [this] { EXPECT_TRUE(client_->Attend(Client::CallOn("r")).ok()); });
-  group_.AwaitHeld(1);
-  EXPECT_EQ(budget_.reserved(), 0);
-  group_.Release();
-  call.join();
-}
+using MemoryServiceTest = MemoryServerTest;
 
 TEST_F(MemoryServiceTest, AClientHasItsOwnRegionsOnly) {
-  Client other(port_);
+  MemoryTestClient other(port_);
   client_->OpenLease();
   other.OpenLease();
   ASSERT_TRUE(client_->Register("r", object_).ok());
@@ -383,16 +32,17 @@ TEST_F(MemoryServiceTest, AClientHasItsOwnRegionsOnly) {
     ExpectRefused(status, grpc::StatusCode::NOT_FOUND,
                   "query.memory.region: this client has none named \"r\"");
   };
-  same(other.Attend(Client::CallOn("r")));
-  same(client_->Attend(Client::CallOn("r"), nullptr, other.lease()));
-  same(client_->Attend(Client::CallOn("r"), nullptr, "no lease"));
+  same(other.Attend(MemoryTestClient::CallOn("r")));
+  same(client_->Attend(MemoryTestClient::CallOn("r"), nullptr, other.lease()));
+  same(client_->Attend(MemoryTestClient::CallOn("r"), nullptr, "no lease"));
   EXPECT_TRUE(
-      other.Attend(Client::CallOn("r"), nullptr, client_->lease()).ok());
-  EXPECT_TRUE(client_->Attend(Client::CallOn("r")).ok());
+      other.Attend(MemoryTestClient::CallOn("r"), nullptr, client_->lease())
+          .ok());
+  EXPECT_TRUE(client_->Attend(MemoryTestClient::CallOn("r")).ok());
   EXPECT_THAT(other.List(), IsEmpty());
   ASSERT_EQ(client_->List().size(), 1u);
   EXPECT_EQ(client_->List()[0].kind(), "shared");
-  EXPECT_EQ(client_->List()[0].byte_size(), 4 * kBytes);
+  EXPECT_EQ(client_->List()[0].byte_size(), TensorObject::kBytes);
   ExpectRefused(other.Unregister("r"), grpc::StatusCode::NOT_FOUND, "region");
   ExpectRefused(other.Register("r", object_), grpc::StatusCode::ALREADY_EXISTS,
                 "\"r\"");
@@ -484,53 +134,9 @@ TEST_F(MemoryServiceTest, CudaMemoryIsForTheWorkersToOpen) {
   EXPECT_EQ(client_->List()[0].kind(), "cuda");
 }
 
-TEST_F(MemoryServiceTest, UnregisteringWaitsForARunningCall) {
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  group_.Hold();
-  std::thread call(
-      [this] { EXPECT_TRUE(client_->Attend(Client::CallOn("r")).ok()); });
-  group_.AwaitHeld(1);
-  EXPECT_EQ(client_->List()[0].calls_in_use(), 1u);
-  std::atomic<bool> unregistered = false;
-  std::thread unregister([&] {
-    EXPECT_TRUE(client_->Unregister("r").ok());
-    unregistered = true;
-  });
-  AwaitTrue([this] { return client_->List().empty(); });
-  ExpectRefused(client_->Attend(Client::CallOn("r")),
-                grpc::StatusCode::NOT_FOUND, "region");
-  EXPECT_EQ(group_.attached(0).size(), 1u);
-  EXPECT_FALSE(unregistered);
-  group_.Release();
-  call.join();
-  unregister.join();
-  object_.ExpectOutput();
-  EXPECT_THAT(group_.attached(0), IsEmpty());
-  EXPECT_TRUE(client_->Register("r", object_).ok());
-}
-
-TEST_F(MemoryServiceTest, ARegionGoesThoughItsClientStoppedWaiting) {
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  group_.Hold();
-  // The client of the call gives up as well: the ranks still have the region.
-  ExpectRefused(client_->Attend(Client::CallOn("r"), nullptr, "",
-                                absl::Milliseconds(100)),
-                grpc::StatusCode::DEADLINE_EXCEEDED, "");
-  group_.AwaitHeld(1);
-  EXPECT_EQ(client_->List()[0].calls_in_use(), 1u);
-  ExpectRefused(client_->Unregister("r", absl::Milliseconds(50)),
-                grpc::StatusCode::DEADLINE_EXCEEDED, "");
-  EXPECT_EQ(group_.attached(0).size(), 1u);
-  group_.Release();
-  AwaitTrue([this] { return group_.attached(0).empty(); });
-  AwaitTrue([this] { return client_->Register("r", object_).ok(); });
-}
-
 TEST_F(MemoryServiceTest, AClosedLeaseTakesItsRegionsAndNoOthers) {
-  Client other(port_);
-  TensorObject others_object("memory-service-test-other");
+  MemoryTestClient other(port_);
+  TensorObject others_object;
   client_->OpenLease();
   other.OpenLease();
   ASSERT_TRUE(client_->Register("r", object_).ok());
@@ -541,7 +147,7 @@ TEST_F(MemoryServiceTest, AClosedLeaseTakesItsRegionsAndNoOthers) {
   AwaitTrue([this] { return !object_.Exists(); });
   EXPECT_EQ(Counted("ithaca_leases"), 1);
   EXPECT_EQ(Counted("ithaca_leases_expired_total"), 1);
-  EXPECT_TRUE(other.Attend(Client::CallOn("s")).ok());
+  EXPECT_TRUE(other.Attend(MemoryTestClient::CallOn("s")).ok());
   EXPECT_TRUE(others_object.Exists());
   ASSERT_TRUE(other.Unregister("s").ok());
   other.CloseLease();
@@ -549,27 +155,6 @@ TEST_F(MemoryServiceTest, AClosedLeaseTakesItsRegionsAndNoOthers) {
   EXPECT_TRUE(others_object.Exists());
   // It had unregistered.
   EXPECT_EQ(Counted("ithaca_leases_expired_total"), 1);
-}
-
-TEST_F(MemoryServiceTest, ALeaseEndsWithItsConnectionDuringACall) {
-  auto gone = std::make_unique<Client>(port_);
-  gone->OpenLease();
-  ASSERT_TRUE(gone->Register("r", object_).ok());
-  group_.Hold();
-  std::thread call([&] {
-    EXPECT_FALSE(
-        gone->Attend(Client::CallOn("r"), nullptr, "", absl::Milliseconds(200))
-            .ok());
-  });
-  group_.AwaitHeld(1);
-  call.join();
-  gone.reset();
-  AwaitTrue([this] { return Counted("ithaca_leases") == 0; });
-  EXPECT_EQ(group_.attached(0).size(), 1u);
-  EXPECT_TRUE(object_.Exists());
-  group_.Release();
-  AwaitTrue([this] { return group_.attached(0).empty(); });
-  AwaitTrue([this] { return !object_.Exists(); });
 }
 
 TEST_F(MemoryServiceTest, AClientThatLeavesWhileItRegistersHasNothing) {
@@ -598,35 +183,6 @@ TEST_F(MemoryServiceTest, AClientThatLeavesWhileItRegistersHasNothing) {
   EXPECT_EQ(group_.attached(0).size(), 1u);
 }
 
-TEST_F(MemoryServiceTest, AnObjectThatShrankIsRefusedByName) {
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  object_.Truncate(100);
-  ExpectRefused(client_->Attend(Client::CallOn("r")),
-                grpc::StatusCode::FAILED_PRECONDITION, "shrunk");
-  object_.Truncate(4 * kBytes);
-  EXPECT_TRUE(client_->Attend(Client::CallOn("r")).ok());
-}
-
-TEST_F(MemoryServiceTest, ACallOnARegionIsRetriedOnAnotherGroup) {
-  FakeGroup second(2);
-  scheduler_.OnGroupFormed(second.Describe("g2", 2));
-  AwaitTrue([this] { return scheduler_.Ready("g2", 2); });
-  client_->OpenLease();
-  ASSERT_TRUE(client_->Register("r", object_).ok());
-  // Whichever gets it first loses it.
-  group_.FailNext(0, {grpc::StatusCode::UNAVAILABLE, "a rank died"});
-  v1::AttentionResponse response;
-  const grpc::Status status = client_->Attend(Client::CallOn("r"), &response);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(response.report().group(), "g2");
-  object_.ExpectOutput();
-  EXPECT_EQ(client_->List()[0].calls_in_use(), 0u);
-  // It was not told of the region before: its first call brought it.
-  EXPECT_EQ(second.attached(0).size(), 1u);
-  scheduler_.OnGroupLost("g2", 2, GroupFailureReason::kWorkerLost, "test");
-}
-
 TEST_F(MemoryServiceTest, AnEndingServerEndsLeasesAndKeepsObjects) {
   client_->OpenLease();
   ASSERT_TRUE(client_->Register("r", object_).ok());
@@ -636,7 +192,7 @@ TEST_F(MemoryServiceTest, AnEndingServerEndsLeasesAndKeepsObjects) {
   AwaitTrue([this] { return group_.attached(0).empty(); });
   EXPECT_TRUE(object_.Exists());
   EXPECT_EQ(Counted("ithaca_leases_expired_total"), 0);
-  Client late(port_);
+  MemoryTestClient late(port_);
   grpc::ClientContext context;
   ExpectRefused(late.memory()->KeepLease(&context, {})->Finish(),
                 grpc::StatusCode::UNAVAILABLE, "ending");
@@ -662,9 +218,9 @@ TEST_F(MemoryServiceTest, EveryMethodIsCounted) {
   EXPECT_EQ(Counted("ithaca_in_flight_requests"), 0);
 }
 
-class NoPlaneTest : public MemoryServiceTest {
+class NoPlaneTest : public MemoryServerTest {
  protected:
-  NoPlaneTest() : MemoryServiceTest(false, false) {}
+  NoPlaneTest() : MemoryServerTest(false, false) {}
 };
 
 TEST_F(NoPlaneTest, NothingIsServedAndTheFlagsAreNamed) {
@@ -677,7 +233,7 @@ TEST_F(NoPlaneTest, NothingIsServedAndTheFlagsAreNamed) {
   EXPECT_THAT(lease.error_message(), names_flags);
   ExpectRefused(client_->Register("r", object_),
                 grpc::StatusCode::UNIMPLEMENTED, "--allow-shared-memory");
-  ExpectRefused(client_->Attend(Client::CallOn("r")),
+  ExpectRefused(client_->Attend(MemoryTestClient::CallOn("r")),
                 grpc::StatusCode::UNIMPLEMENTED, "no memory plane");
   grpc::ClientContext info_context;
   v1::GetServerInfoResponse info;
@@ -687,9 +243,9 @@ TEST_F(NoPlaneTest, NothingIsServedAndTheFlagsAreNamed) {
   EXPECT_FALSE(info.cuda_memory());
 }
 
-class CudaPlaneTest : public MemoryServiceTest {
+class CudaPlaneTest : public MemoryServerTest {
  protected:
-  CudaPlaneTest() : MemoryServiceTest(false, true) {}
+  CudaPlaneTest() : MemoryServerTest(false, true) {}
 };
 
 TEST_F(CudaPlaneTest, TheOtherPlaneStaysOff) {
@@ -703,9 +259,9 @@ TEST_F(CudaPlaneTest, TheOtherPlaneStaysOff) {
   EXPECT_TRUE(info.cuda_memory());
 }
 
-class TokenTest : public MemoryServiceTest {
+class TokenTest : public MemoryServerTest {
  protected:
-  TokenTest() : MemoryServiceTest(true, true, BearerToken("secret")) {}
+  TokenTest() : MemoryServerTest(true, true, BearerToken("secret")) {}
 };
 
 TEST_F(TokenTest, EveryMethodAsksForTheToken) {
