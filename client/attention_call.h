@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "client/plane.h"
 #include "client/tensor.h"
 #include "ithaca/v1/attention.pb.h"
 
@@ -27,12 +28,21 @@ struct AttentionArguments {
   // Where the output's bytes go, as many as the query has; it must stay until
   // the call ends. Empty = the result brings memory of its own.
   std::span<std::byte> output = {};
+  // Or a place in a region, which the workers write themselves.
+  // REQUIRES: `output` is empty then.
+  RegionView output_region = {};
 };
 
 struct AttentionResult {
   std::string request_id;
   Tensor output;  // query's shape and dtype
   ithaca::v1::ExecutionReport report;
+  // How the tensors travelled. Where one is in a region and another is not,
+  // the server names the plane.
+  Plane plane = Plane::kUnary;
+  // Why not by the plane that was asked for, or that both sides can in
+  // general; empty if there is nothing to tell.
+  std::string plane_note;
 };
 
 }  // namespace ithaca::client

@@ -6,14 +6,16 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
-#include <atomic>
 #include <climits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "client/attention_rpc.h"
+#include "client/call_context.h"
+#include "client/plane_choice.h"
+#include "client/planned_call.h"
 #include "client/rpc_status.h"
 #include "ithaca/v1/attention.grpc.pb.h"
 
@@ -25,6 +27,8 @@ constexpr char kHealthCheckMethod[] = "/grpc.health.v1.Health/Check";
 constexpr int kHealthServiceField = 1;
 constexpr int kHealthStatusField = 1;
 constexpr uint64_t kHealthServing = 1;
+// What a stream's messages may be, whatever max_message_bytes says of others.
+constexpr int kStreamMessageBytes = 4 << 20;
 // The most HTTP/2 allows: fewer, larger frames for tensors.
 constexpr int kMaxFrameBytes = (1 << 24) - 1;
 
@@ -46,12 +50,19 @@ absl::Status Validate(const ClientOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "connections: expected at least 1, got ", options.connections));
   }
+  if (options.plane == Plane::kCudaMemory) {
+    return absl::InvalidArgumentError(
+        "plane: cuda_memory is not for all calls; give tensors of "
+        "RegisterCudaMemory");
+  }
   return absl::OkStatus();
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
   grpc::ChannelArguments arguments;
-  const int max_bytes = static_cast<int>(options.max_message_bytes);
+  // The calls themselves see to the limit.
+  const int max_bytes = std::max(kStreamMessageBytes,
+                                 static_cast<int>(options.max_message_bytes));
   arguments.SetMaxReceiveMessageSize(max_bytes);
   arguments.SetMaxSendMessageSize(max_bytes);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
@@ -72,14 +83,25 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
 
 class GrpcClient : public Client {
  public:
-  GrpcClient(std::vector<std::shared_ptr<grpc::Channel>> channels,
-             std::string token)
+  GrpcClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+             const ClientOptions& options)
       : info_stub_(v1::AttentionService::NewStub(channels.front())),
-        token_(std::move(token)) {
-    for (auto& channel : channels) {
-      stubs_.push_back(std::make_unique<grpc::GenericStub>(std::move(channel)));
+        core_(std::make_shared<ClientCore>()) {
+    core_->options = options;
+    for (const auto& channel : channels) {
+      core_->stubs.push_back(std::make_unique<grpc::GenericStub>(channel));
     }
+    core_->server = std::make_shared<ServerPlanes>(
+        channels.front(), options.token,
+        static_cast<uint64_t>(options.max_message_bytes));
+    core_->lease =
+        std::make_shared<MemoryLease>(channels.front(), options.token);
+    core_->pool = std::make_shared<RegionPool>(core_->lease,
+                                               options.max_idle_shared_bytes);
   }
+
+  // Calls that go on hold the rest.
+  ~GrpcClient() override { core_->pool->Clear(); }
 
   absl::StatusOr<AttentionResult> Attention(
       const AttentionArguments& arguments) override {
@@ -95,15 +117,44 @@ class GrpcClient : public Client {
 
   std::shared_ptr<PendingCall> AttentionAsync(
       const AttentionArguments& arguments, AttentionCallback done) override {
-    const size_t turn = next_stub_.fetch_add(1, std::memory_order_relaxed);
-    return AttentionRpc::Start(stubs_[turn % stubs_.size()].get(), token_,
-                               arguments, std::move(done));
+    return StartPlannedCall(core_, arguments, std::move(done));
+  }
+
+  absl::StatusOr<Tensor> AllocateTensor(v1::DataType dtype,
+                                        const std::vector<int64_t>& shape,
+                                        absl::Time deadline) override {
+    const std::optional<int64_t> bytes = DenseBytes(dtype, shape);
+    if (!bytes.has_value()) {
+      return absl::InvalidArgumentError("no tensor can have this shape");
+    }
+    const auto size = static_cast<uint64_t>(*bytes);
+    const auto region = AcquireRegion(size, deadline);
+    if (!region.ok()) {
+      core_->Tell(std::string(region.status().message()));
+      return Tensor(dtype, shape);
+    }
+    if (*region == nullptr) return Tensor(dtype, shape);
+    return Tensor(dtype, shape, (*region)->bytes().first(size), {*region, 0});
+  }
+
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> RegisterCudaMemory(
+      const CudaMemory& memory, absl::Time deadline) override {
+    auto region = std::make_shared<MemoryRegion>(core_->lease, memory);
+    absl::Status registered;
+    absl::Notification ended;
+    core_->lease->Register(region, deadline, [&](absl::Status status) {
+      registered = std::move(status);
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    if (!registered.ok()) return registered;
+    return region;
   }
 
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       absl::Time deadline) override {
     grpc::ClientContext context;
-    PrepareContext(token_, deadline, &context);
+    PrepareContext(core_->options.token, deadline, &context);
     v1::GetServerInfoResponse response;
     const grpc::Status status =
         info_stub_->GetServerInfo(&context, {}, &response);
@@ -122,15 +173,15 @@ class GrpcClient : public Client {
     const grpc::ByteBuffer request(&slice, 1);
 
     grpc::ClientContext context;
-    PrepareContext(token_, deadline, &context);
+    PrepareContext(core_->options.token, deadline, &context);
     grpc::ByteBuffer response;
     grpc::Status status;
     absl::Notification ended;
-    stubs_.front()->UnaryCall(&context, kHealthCheckMethod, {}, &request,
-                              &response, [&](grpc::Status outcome) {
-                                status = std::move(outcome);
-                                ended.Notify();
-                              });
+    core_->stubs.front()->UnaryCall(&context, kHealthCheckMethod, {}, &request,
+                                    &response, [&](grpc::Status outcome) {
+                                      status = std::move(outcome);
+                                      ended.Notify();
+                                    });
     ended.WaitForNotification();
     if (!status.ok()) return ToAbslStatus(status, context);
 
@@ -151,10 +202,36 @@ class GrpcClient : public Client {
   }
 
  private:
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
-  std::unique_ptr<v1::AttentionService::Stub> info_stub_;
-  const std::string token_;
-  std::atomic<size_t> next_stub_ = 0;
+  // Null: shared memory is not asked for, or there is nothing to hold.
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> AcquireRegion(
+      uint64_t size, absl::Time deadline) {
+    const Plane asked = core_->options.plane;
+    if (size == 0 || asked == Plane::kUnary || asked == Plane::kStream) {
+      return nullptr;
+    }
+    absl::StatusOr<std::shared_ptr<MemoryRegion>> result;
+    absl::Notification ended;
+    core_->server->Get(deadline, [&](const PlaneLimits& limits) {
+      const PlaneChoice choice =
+          ChoosePlane(Plane::kSharedMemory, {.request = size}, limits);
+      if (choice.plane != Plane::kSharedMemory) {
+        result = absl::FailedPreconditionError(choice.note);
+        ended.Notify();
+        return;
+      }
+      core_->pool->Acquire(
+          size, deadline,
+          [&](absl::StatusOr<std::shared_ptr<MemoryRegion>> region) {
+            result = std::move(region);
+            ended.Notify();
+          });
+    });
+    ended.WaitForNotification();
+    return result;
+  }
+
+  const std::unique_ptr<v1::AttentionService::Stub> info_stub_;
+  const std::shared_ptr<ClientCore> core_;
 };
 
 }  // namespace
@@ -176,7 +253,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(
           absl::FormatDuration(options.connect_timeout)));
     }
   }
-  return std::make_unique<GrpcClient>(std::move(channels), options.token);
+  return std::make_unique<GrpcClient>(channels, options);
 }
 
 }  // namespace ithaca::client

@@ -79,8 +79,8 @@ TEST(AttentionClientTest, MessagesAboveGrpcsDefaultLimitPassBothWays) {
 
 TEST(AttentionClientTest, RequestAboveTheLimitIsRefusedAndTheNextCallWorks) {
   FakeAttentionService service;
-  const auto client =
-      ConnectTo(service, {.max_message_bytes = int64_t{1} << 20});
+  const auto client = ConnectTo(
+      service, {.max_message_bytes = int64_t{1} << 20, .plane = Plane::kUnary});
   const auto refused = client->Attention(Call(Filled({1, 1024, 4, 128}, 1)));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(client->Attention(Call(Filled({1, 16, 4, 128}, 1))).ok());
@@ -278,6 +278,8 @@ TEST(AttentionClientTest, OptionsOutOfRangeAreRefused) {
   EXPECT_EQ(
       Client::Connect({.max_message_bytes = int64_t{1} << 31}).status().code(),
       absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Client::Connect({.plane = Plane::kCudaMemory}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Client::Connect({.connections = 0}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/memory_region.h"
 
 namespace ithaca::client {
 namespace {
@@ -36,12 +37,23 @@ void AppendVarint(uint64_t value, std::string* out) {
   out->push_back(static_cast<char>(value));
 }
 
+v1::Tensor WithoutData(const TensorView& tensor) {
+  v1::Tensor message;
+  message.set_dtype(tensor.dtype);
+  message.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  return message;
+}
+
+void SetSlice(const RegionView& view, uint64_t byte_size,
+              v1::MemorySlice* slice) {
+  slice->set_region(view.region->registration().name);
+  slice->set_offset(view.offset);
+  slice->set_byte_size(byte_size);
+}
+
 // Everything of a tensor field but the bytes themselves, which follow.
 void AppendTensorHeader(int field, const TensorView& tensor, std::string* out) {
-  v1::Tensor without_data;
-  without_data.set_dtype(tensor.dtype);
-  without_data.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
-  std::string inside = without_data.SerializeAsString();
+  std::string inside = WithoutData(tensor).SerializeAsString();
   AppendVarint(LengthDelimitedTag(v1::Tensor::kDataFieldNumber), &inside);
   AppendVarint(tensor.bytes.size(), &inside);
   AppendVarint(LengthDelimitedTag(field), out);
@@ -52,13 +64,12 @@ void AppendTensorHeader(int field, const TensorView& tensor, std::string* out) {
 // One response being taken apart: the output's bytes go to their place, the
 // rest is left for protobuf.
 struct SplitResponse {
-  std::string rest;  // an AttentionResponse without output.data
-  std::optional<std::span<std::byte>> output;
-  std::optional<Tensor> owned;
+  std::string rest;              // an AttentionResponse without output.data
+  std::optional<Tensor> output;  // with that data
 };
 
-bool SplitOutputTensor(CodedInputStream* in, const TensorView& query,
-                       std::span<std::byte> destination, SplitResponse* split) {
+bool SplitOutputTensor(CodedInputStream* in, const ExpectedOutput& expected,
+                       SplitResponse* split) {
   std::string inside;
   {
     StringOutputStream sink(&inside);
@@ -70,17 +81,12 @@ bool SplitOutputTensor(CodedInputStream* in, const TensorView& query,
       }
       uint32_t size = 0;
       if (!in->ReadVarint32(&size) || split->output.has_value() ||
-          size > INT_MAX || size != query.bytes.size() ||
-          DenseBytes(query.dtype, query.shape) != int64_t{size}) {
+          size > INT_MAX || size != expected.byte_size ||
+          expected.region.region != nullptr) {
         return false;
       }
-      if (destination.empty()) {
-        split->owned.emplace(query.dtype, query.shape);
-        destination = split->owned->bytes();
-      }
-      split->output = destination;
-      if (size != destination.size() ||
-          !in->ReadRaw(destination.data(), static_cast<int>(size))) {
+      split->output = MakeOutput(expected);
+      if (!in->ReadRaw(split->output->bytes().data(), static_cast<int>(size))) {
         return false;
       }
     }
@@ -92,14 +98,14 @@ bool SplitOutputTensor(CodedInputStream* in, const TensorView& query,
   return in->ConsumedEntireMessage();
 }
 
-bool SplitMessage(CodedInputStream* in, const TensorView& query,
-                  std::span<std::byte> destination, SplitResponse* split) {
+bool SplitMessage(CodedInputStream* in, const ExpectedOutput& expected,
+                  SplitResponse* split) {
   while (const uint32_t tag = in->ReadTag()) {
     if (tag == LengthDelimitedTag(v1::AttentionResponse::kOutputFieldNumber)) {
       uint32_t size = 0;
       if (!in->ReadVarint32(&size) || size > INT_MAX) return false;
       const auto limit = in->PushLimit(static_cast<int>(size));
-      if (!SplitOutputTensor(in, query, destination, split)) return false;
+      if (!SplitOutputTensor(in, expected, split)) return false;
       in->PopLimit(limit);
       continue;
     }
@@ -122,67 +128,131 @@ std::string ShapeText(v1::DataType dtype, std::span<const int64_t> shape) {
 
 }  // namespace
 
+v1::AttentionRequest RequestWithoutData(const AttentionArguments& arguments) {
+  v1::AttentionRequest request;
+  request.set_request_id(arguments.request_id);
+  *request.mutable_layout() = arguments.layout;
+  *request.mutable_options() = arguments.options;
+  const std::pair<const TensorView*, v1::Tensor*> tensors[] = {
+      {&arguments.query, request.mutable_query()},
+      {&arguments.key, request.mutable_key()},
+      {&arguments.value, request.mutable_value()},
+  };
+  for (const auto& [view, tensor] : tensors) {
+    *tensor = WithoutData(*view);
+    if (view->region.region == nullptr) continue;
+    SetSlice(view->region, ByteSize(*view), tensor->mutable_memory());
+  }
+  if (arguments.output_region.region != nullptr) {
+    SetSlice(arguments.output_region, ByteSize(arguments.query),
+             request.mutable_output());
+  }
+  return request;
+}
+
+const MemoryRegion* AnyRegionOf(const AttentionArguments& arguments) {
+  for (const RegionView* view :
+       {&arguments.query.region, &arguments.key.region, &arguments.value.region,
+        &arguments.output_region}) {
+    if (view->region != nullptr) return view->region.get();
+  }
+  return nullptr;
+}
+
 grpc::ByteBuffer EncodeAttentionRequest(const AttentionArguments& arguments,
                                         const SliceMaker& make_slice) {
   using Request = v1::AttentionRequest;
   std::vector<grpc::Slice> slices;
-  std::string between;  // protobuf's bytes up to the next tensor's
-  Request head;
-  head.set_request_id(arguments.request_id);
-  head.AppendToString(&between);
+  Request rest = RequestWithoutData(arguments);
   const std::pair<int, const TensorView*> tensors[] = {
       {Request::kQueryFieldNumber, &arguments.query},
       {Request::kKeyFieldNumber, &arguments.key},
       {Request::kValueFieldNumber, &arguments.value},
   };
+  std::vector<std::pair<int, const TensorView*>> inside;
   for (const auto& [field, tensor] : tensors) {
+    if (tensor->region.region != nullptr) continue;
+    inside.emplace_back(field, tensor);
+    rest.GetReflection()->ClearField(
+        &rest, rest.GetDescriptor()->FindFieldByNumber(field));
+  }
+  std::string between =
+      rest.SerializeAsString();  // up to the next tensor's data
+  for (const auto& [field, tensor] : inside) {
     AppendTensorHeader(field, *tensor, &between);
     slices.emplace_back(between);
     between.clear();
     if (!tensor->bytes.empty()) slices.push_back(make_slice(*tensor));
   }
-  Request tail;
-  *tail.mutable_layout() = arguments.layout;
-  *tail.mutable_options() = arguments.options;
-  slices.emplace_back(tail.SerializeAsString());
+  if (!between.empty()) slices.emplace_back(between);
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+ExpectedOutput OutputOf(const AttentionArguments& arguments) {
+  return {.dtype = arguments.query.dtype,
+          .shape = arguments.query.shape,
+          .byte_size = ByteSize(arguments.query),
+          .destination = arguments.output,
+          .region = arguments.output_region};
+}
+
+Tensor MakeOutput(const ExpectedOutput& expected) {
+  if (const auto& region = expected.region.region; region != nullptr) {
+    std::span<std::byte> bytes = region->bytes();
+    if (!bytes.empty()) {
+      bytes = bytes.subspan(expected.region.offset, expected.byte_size);
+    }
+    return {expected.dtype, expected.shape, bytes, expected.region};
+  }
+  if (expected.destination.empty()) return {expected.dtype, expected.shape};
+  return {expected.dtype, expected.shape, expected.destination};
+}
+
+absl::Status CheckOutput(const v1::Tensor& output, bool has_data,
+                         const ExpectedOutput& expected, bool with_data) {
+  const std::vector<int64_t> shape(output.shape().begin(),
+                                   output.shape().end());
+  if (output.dtype() == expected.dtype && shape == expected.shape &&
+      has_data == with_data) {
+    return absl::OkStatus();
+  }
+  const auto text = [](bool data) { return data ? " with" : " without"; };
+  return absl::InternalError(absl::StrCat(
+      "output: expected ", ShapeText(expected.dtype, expected.shape),
+      text(with_data), " data inside, got ", ShapeText(output.dtype(), shape),
+      text(has_data)));
+}
+
 absl::StatusOr<AttentionResult> DecodeAttentionResponse(
-    grpc::ByteBuffer* message, const TensorView& query,
-    std::span<std::byte> destination) {
+    grpc::ByteBuffer* message, const ExpectedOutput& expected) {
   SplitResponse split;
   bool whole = false;
-  if (message->Valid()) {
+  if (message->Valid() && DenseBytes(expected.dtype, expected.shape) ==
+                              static_cast<int64_t>(expected.byte_size)) {
     grpc::ProtoBufferReader reader(message);
     CodedInputStream in(&reader);
     in.SetTotalBytesLimit(INT_MAX);
-    whole = SplitMessage(&in, query, destination, &split);
+    whole = SplitMessage(&in, expected, &split);
   }
   message->Clear();
   v1::AttentionResponse response;
   if (!whole || !response.ParseFromString(split.rest)) {
     return absl::InternalError(
         absl::StrCat("the response is no AttentionResponse with an output of ",
-                     ShapeText(query.dtype, query.shape),
+                     ShapeText(expected.dtype, expected.shape),
                      ": is the server's version this client's?"));
   }
-  const v1::Tensor& output = response.output();
-  const std::vector<int64_t> shape(output.shape().begin(),
-                                   output.shape().end());
-  if (!split.output.has_value() || output.dtype() != query.dtype ||
-      shape != query.shape) {
-    return absl::InternalError(
-        absl::StrCat("output: expected ", ShapeText(query.dtype, query.shape),
-                     " with its data, got ", ShapeText(output.dtype(), shape),
-                     split.output.has_value() ? "" : " without data"));
+  const bool in_region = expected.region.region != nullptr;
+  if (absl::Status status =
+          CheckOutput(response.output(), split.output.has_value(), expected,
+                      /*with_data=*/!in_region);
+      !status.ok()) {
+    return status;
   }
   AttentionResult result;
   result.request_id = std::move(*response.mutable_request_id());
   result.report = std::move(*response.mutable_report());
-  result.output = split.owned.has_value()
-                      ? *std::move(split.owned)
-                      : Tensor(query.dtype, query.shape, *split.output);
+  result.output = in_region ? MakeOutput(expected) : *std::move(split.output);
   return result;
 }
 

@@ -60,6 +60,10 @@ class AttentionWireTest : public ::testing::Test {
     return response;
   }
 
+  ExpectedOutput Expected(std::span<std::byte> destination = {}) const {
+    return OutputOf({.query = query_.view(), .output = destination});
+  }
+
   const Tensor query_ = Filled(v1::DATA_TYPE_BFLOAT16, {2, 5, 4, 8}, 1);
   const Tensor key_ = Filled(v1::DATA_TYPE_BFLOAT16, {2, 9, 2, 8}, 2);
   const Tensor value_ = Filled(v1::DATA_TYPE_BFLOAT16, {2, 9, 2, 8}, 3);
@@ -107,7 +111,7 @@ TEST_F(AttentionWireTest, ResponseCutAnywhereIsReadWhole) {
   const std::string message = Response().SerializeAsString();
   for (const size_t piece : {1ul, 3ul, 7ul, 64ul, message.size()}) {
     grpc::ByteBuffer buffer = Cut(message, piece);
-    const auto result = DecodeAttentionResponse(&buffer, query_.view(), {});
+    const auto result = DecodeAttentionResponse(&buffer, Expected());
     ASSERT_TRUE(result.ok()) << result.status() << " in pieces of " << piece;
     EXPECT_EQ(result->request_id, "call-1");
     EXPECT_EQ(BytesOf(result->output), BytesOf(query_));
@@ -120,7 +124,7 @@ TEST_F(AttentionWireTest, ResponseCutAnywhereIsReadWhole) {
 TEST_F(AttentionWireTest, ResponseGoesIntoTheCallersMemory) {
   std::vector<std::byte> mine(query_.bytes().size());
   grpc::ByteBuffer buffer = Cut(Response().SerializeAsString(), 10);
-  const auto result = DecodeAttentionResponse(&buffer, query_.view(), mine);
+  const auto result = DecodeAttentionResponse(&buffer, Expected(mine));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->output.bytes().data(), mine.data());
   EXPECT_EQ(std::memcmp(mine.data(), query_.bytes().data(), mine.size()), 0);
@@ -138,7 +142,7 @@ TEST_F(AttentionWireTest, ResponseOfAnotherShapeOrTypeIsRefused) {
   dataless.mutable_output()->clear_data();
   for (const auto& response : {swapped, other_type, shorter, dataless}) {
     grpc::ByteBuffer buffer = Cut(response.SerializeAsString(), 11);
-    const auto result = DecodeAttentionResponse(&buffer, query_.view(), {});
+    const auto result = DecodeAttentionResponse(&buffer, Expected());
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(result.status().message(), HasSubstr("bfloat16 [2, 5, 4, 8]"));
   }
@@ -152,7 +156,7 @@ TEST_F(AttentionWireTest, NoPrefixOfAResponseIsTakenForIt) {
   const size_t whole_without_report = head.ByteSizeLong();
   for (size_t size = 0; size < message.size(); ++size) {
     grpc::ByteBuffer buffer = Cut(message.substr(0, size), 16);
-    const auto result = DecodeAttentionResponse(&buffer, query_.view(), {});
+    const auto result = DecodeAttentionResponse(&buffer, Expected());
     EXPECT_EQ(result.ok(), size == whole_without_report) << size;
   }
 }
@@ -164,7 +168,7 @@ TEST_F(AttentionWireTest, NoFlippedByteReadsOrWritesOutside) {
       std::string damaged = message;
       damaged[at] = static_cast<char>(damaged[at] ^ flip);
       grpc::ByteBuffer buffer = Cut(damaged, 13);
-      const auto result = DecodeAttentionResponse(&buffer, query_.view(), {});
+      const auto result = DecodeAttentionResponse(&buffer, Expected());
       if (result.ok()) {
         EXPECT_EQ(result->output.bytes().size(), query_.bytes().size());
       }

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/attention_client.h"
+#include "client/retry_after.h"
 
 namespace ithaca::client {
 namespace {

@@ -41,16 +41,32 @@ std::optional<int64_t> DenseBytes(v1::DataType dtype,
   return bytes;
 }
 
+uint64_t ByteSize(const TensorView& tensor) {
+  if (!tensor.bytes.empty()) return tensor.bytes.size();
+  if (tensor.region.region == nullptr) return 0;
+  return static_cast<uint64_t>(
+      DenseBytes(tensor.dtype, tensor.shape).value_or(0));
+}
+
 Tensor::Tensor(v1::DataType dtype, std::vector<int64_t> shape)
     : dtype_(dtype), shape_(std::move(shape)) {
   const auto size = static_cast<size_t>(*DenseBytes(dtype_, shape_));
   // Not zeroed: the bytes are about to be written, and may be hundreds of MB.
-  memory_ = std::shared_ptr<std::byte[]>(new std::byte[size]);
-  bytes_ = {memory_.get(), size};
+  const std::shared_ptr<std::byte[]> memory(new std::byte[size]);
+  bytes_ = {memory.get(), size};
+  memory_ = std::shared_ptr<const void>(memory, memory.get());
 }
 
 Tensor::Tensor(v1::DataType dtype, std::vector<int64_t> shape,
                std::span<std::byte> bytes)
     : dtype_(dtype), shape_(std::move(shape)), bytes_(bytes) {}
+
+Tensor::Tensor(v1::DataType dtype, std::vector<int64_t> shape,
+               std::span<std::byte> bytes, RegionView region)
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      memory_(region.region),
+      bytes_(bytes),
+      region_(std::move(region)) {}
 
 }  // namespace ithaca::client

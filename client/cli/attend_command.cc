@@ -62,7 +62,9 @@ void PrintText(const AttentionArguments& call, const AttentionResult& result,
                std::ostream& out) {
   out << "request   " << result.request_id << '\n'
       << "query     " << TensorText(call.query) << '\n'
-      << "key       " << TensorText(call.key) << '\n';
+      << "key       " << TensorText(call.key) << '\n'
+      << "plane     " << Name(result.plane)
+      << (result.plane_note.empty() ? "" : ": ") << result.plane_note << '\n';
   PrintReport(result.report, out);
   out << "\nseen by the client: " << SecondsText(client_seconds) << '\n';
   if (!verdict.has_value()) return;
@@ -80,6 +82,7 @@ nlohmann::ordered_json CallJson(const AttentionArguments& call,
   nlohmann::ordered_json json = {
       {"request_id", result.request_id},     {"dtype", Name(call.query.dtype)},
       {"query_shape", call.query.shape},     {"key_shape", call.key.shape},
+      {"plane", Name(result.plane)},         {"plane_note", result.plane_note},
       {"report", ReportJson(result.report)}, {"client_seconds", client_seconds},
   };
   if (verdict.has_value()) {
@@ -103,6 +106,7 @@ int ReportUsageError(const absl::Status& status, std::ostream& err) {
 
 void AddAttendFlags(CLI::App* command, AttendFlags* flags) {
   AddConnectionFlags(command, &flags->connection);
+  AddPlaneFlag(command, &flags->connection);
   AddCallFlags(command, &flags->call);
   command->add_option("--input", flags->input,
                       "Take query, key and value from a .safetensors file; "
@@ -128,13 +132,13 @@ int RunAttend(const AttendFlags& flags, std::ostream& out, std::ostream& err) {
   }
   auto call = flags.input.empty()
                   ? MakeRandomCall(flags.call.Shape(), flags.call.seed,
-                                   flags.connection.max_message_bytes)
+                                   flags.connection.LargestRequest())
                   : ReadCall(flags);
   if (!call.ok()) return ReportUsageError(call.status(), err);
   call->options = flags.call.Options();
   call->request_id = flags.request_id;
 
-  const auto client = Client::Connect(flags.connection.Options());
+  const auto client = Client::Connect(flags.connection.Options(err));
   if (!client.ok()) return ReportCallError(client.status(), err);
   call->deadline = flags.connection.Deadline();
   const absl::Time start = absl::Now();

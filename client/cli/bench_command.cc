@@ -41,6 +41,7 @@ LoadResult RunShown(Client* client, const AttentionArguments& call,
 
 void AddBenchFlags(CLI::App* command, BenchFlags* flags) {
   AddConnectionFlags(command, &flags->connection);
+  AddPlaneFlag(command, &flags->connection);
   AddCallFlags(command, &flags->call);
   command
       ->add_option("--concurrency", flags->concurrency,
@@ -64,14 +65,14 @@ void AddBenchFlags(CLI::App* command, BenchFlags* flags) {
 int RunBench(const BenchFlags& flags, bool show_progress, std::ostream& out,
              std::ostream& err) {
   const CallShape shape = flags.call.Shape();
-  auto call = MakeRandomCall(shape, flags.call.seed,
-                             flags.connection.max_message_bytes);
+  auto call =
+      MakeRandomCall(shape, flags.call.seed, flags.connection.LargestRequest());
   if (!call.ok()) {
     err << "ithaca: " << call.status().message() << '\n';
     return kUsage;
   }
   call->options = flags.call.Options();
-  const auto client = Client::Connect(flags.connection.Options());
+  const auto client = Client::Connect(flags.connection.Options(err));
   if (!client.ok()) return ReportCallError(client.status(), err);
 
   const LoadOptions options = MakeLoadOptions(flags);

@@ -44,6 +44,7 @@ BenchSummary SummarizeLoad(const LoadResult& result, int64_t call_bytes) {
   summary.client =
       Over(samples, [](const CallSample& s) { return s.client_seconds; });
   summary.last_report = samples.back().report;
+  summary.last_plane = samples.back().plane;
 
   summary.server.emplace_back("queue", Over(samples, [](const CallSample& s) {
                                 return s.report.queue_seconds();
@@ -67,10 +68,11 @@ BenchSummary SummarizeLoad(const LoadResult& result, int64_t call_bytes) {
 }
 
 void PrintSummary(const BenchSummary& summary, std::ostream& out) {
-  out << absl::StrFormat("%d calls in %.2f s: %.1f calls/s, %.3f GB/s\n\n",
+  out << absl::StrFormat("%d calls in %.2f s: %.1f calls/s, %.3f GB/s",
                          summary.calls, summary.seconds,
                          summary.calls_per_second,
-                         summary.bytes_per_second / 1e9);
+                         summary.bytes_per_second / 1e9)
+      << ", " << Name(summary.last_plane) << " plane\n\n";
   TextTable table;
   table.AddRow({"", "p50", "p90", "p99", "max"});
   AddPercentiles("client", summary.client, &table);
@@ -93,6 +95,7 @@ nlohmann::ordered_json SummaryJson(const BenchSummary& summary) {
       {"bytes_per_second", summary.bytes_per_second},
       {"client_seconds", PercentilesJson(summary.client)},
       {"server_seconds", server},
+      {"plane", Name(summary.last_plane)},
       {"world_size", report["world_size"]},
       {"kernel", report["kernel"]},
       {"head_schedule", report["head_schedule"]},

@@ -24,6 +24,7 @@ struct BenchSummary {
   // In a call's order: queue, each stage, coordinator, total; of the server.
   std::vector<std::pair<std::string, Percentiles>> server = {};
   ithaca::v1::ExecutionReport last_report = {};
+  Plane last_plane = Plane::kUnary;
 };
 
 // `call_bytes`: of query, key, value and output.

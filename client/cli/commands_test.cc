@@ -75,6 +75,7 @@ TEST_F(CommandsTest, AttendPrintsTheReport) {
   const AttendFlags flags{.connection = Connection()};
   EXPECT_EQ(RunAttend(flags, out_, err_), kSuccess) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("query     bfloat16 [1, 20, 4, 8]"));
+  EXPECT_THAT(out_.str(), HasSubstr("plane     unary\n"));
   EXPECT_THAT(out_.str(), HasSubstr("attention     500 us   50.0 %"));
   EXPECT_THAT(out_.str(), Not(HasSubstr("verify")));
 }
@@ -82,6 +83,7 @@ TEST_F(CommandsTest, AttendPrintsTheReport) {
 TEST_F(CommandsTest, AttendRefusesWhatCannotBeBeforeItConnects) {
   AttendFlags flags;
   flags.connection.address = "127.0.0.1:1";
+  flags.connection.plane = "unary";
   flags.call.shape = "wan720";
   EXPECT_EQ(RunAttend(flags, out_, err_), kUsage);
   EXPECT_THAT(err_.str(), HasSubstr("one message holds at most 1024 MiB"));
@@ -92,6 +94,19 @@ TEST_F(CommandsTest, AttendRefusesWhatCannotBeBeforeItConnects) {
   flags.call.head_dim = 8;
   EXPECT_EQ(RunAttend(flags, out_, err_), kUsage);
   EXPECT_THAT(err_.str(), HasSubstr("--input brings its own tensors"));
+}
+
+TEST_F(CommandsTest, APlaneThatIsOffIsToldAndReplaced) {
+  AttendFlags flags{.connection = Connection()};
+  flags.connection.plane = "shared-memory";
+  EXPECT_EQ(RunAttend(flags, out_, err_), kSuccess) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("plane     unary: the server has"));
+  EXPECT_THAT(err_.str(), HasSubstr("shared memory disabled"));
+  flags.connection.plane = "stream";
+  flags.json = true;
+  out_.str("");
+  EXPECT_EQ(RunAttend(flags, out_, err_), kSuccess) << err_.str();
+  EXPECT_EQ(nlohmann::json::parse(out_.str())["plane"], "stream");
 }
 
 TEST_F(CommandsTest, NoServerIsToldWithWhatToDo) {
@@ -109,6 +124,7 @@ TEST_F(CommandsTest, InfoShowsGroupsAndHealth) {
   EXPECT_THAT(out_.str(), HasSubstr("version fake, cpu"));
   EXPECT_THAT(out_.str(), HasSubstr("health      serving"));
   EXPECT_THAT(out_.str(), HasSubstr("host/1 host/2"));
+  EXPECT_THAT(out_.str(), HasSubstr("planes      unary, stream\n"));
   out_.str("");
   flags.json = true;
   EXPECT_EQ(RunInfo(flags, out_, err_), kSuccess);
@@ -129,6 +145,7 @@ TEST_F(CommandsTest, BenchMeasuresAllCallsAndShowsNoBarWithoutATerminal) {
   const auto json = nlohmann::json::parse(out_.str());
   EXPECT_EQ(json["calls"], 30);
   EXPECT_EQ(json["failed_calls"], 0);
+  EXPECT_EQ(json["plane"], "unary");
   EXPECT_EQ(json["server_seconds"]["scatter"]["p50"], 2e-4);
   EXPECT_NEAR(json["server_seconds"]["coordinator"]["p50"].get<double>(), 2e-4,
               1e-12);

@@ -2,6 +2,7 @@
 #define ITHACA_CLIENT_CLI_CONNECTION_FLAGS_H_
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 
 #include "absl/time/time.h"
@@ -21,13 +22,21 @@ struct ConnectionFlags {
   double timeout_seconds = 300;
   int connections = 1;
   int64_t max_message_bytes = int64_t{1} << 30;
+  std::string plane = "auto";
 
-  ClientOptions Options() const;
+  // A call that can't take its plane is told of on `err`, which outlives the
+  // client.
+  ClientOptions Options(std::ostream& err) const;
   absl::Time Deadline() const;  // of a call that starts now
+  // Bytes of query, key and value that a call may have, as far as this side
+  // knows: only messages are limited.
+  int64_t LargestRequest() const;
 };
 
 // `flags` outlives the parsing.
 void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags);
+// --plane, of the commands that send tensors.
+void AddPlaneFlag(CLI::App* command, ConnectionFlags* flags);
 
 }  // namespace ithaca::client
 

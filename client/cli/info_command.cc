@@ -59,7 +59,7 @@ nlohmann::ordered_json InfoJson(const std::string& address, bool serving,
 
 void PrintInfo(const std::string& address, bool serving,
                const v1::GetServerInfoResponse& info, std::ostream& out) {
-  std::vector<std::string> planes = {"unary"};
+  std::vector<std::string> planes = {"unary", "stream"};
   if (info.shared_memory()) planes.emplace_back("shared memory");
   if (info.cuda_memory()) planes.emplace_back("CUDA memory");
   out << "server      " << address << ", version " << info.version() << ", "
@@ -94,7 +94,7 @@ void AddInfoFlags(CLI::App* command, InfoFlags* flags) {
 }
 
 int RunInfo(const InfoFlags& flags, std::ostream& out, std::ostream& err) {
-  const auto client = Client::Connect(flags.connection.Options());
+  const auto client = Client::Connect(flags.connection.Options(err));
   if (!client.ok()) return ReportCallError(client.status(), err);
   const auto info = (*client)->GetServerInfo(flags.connection.Deadline());
   if (!info.ok()) return ReportCallError(info.status(), err);

@@ -18,7 +18,7 @@ class Load {
         call_(call),
         options_(options),
         outputs_(options.concurrency,
-                 std::vector<std::byte>(call.query.bytes.size())),
+                 std::vector<std::byte>(ByteSize(call.query))),
         begin_(absl::Now()) {}
 
   LoadResult Run(const std::function<void(const LoadProgress&)>& on_progress) {
@@ -90,7 +90,8 @@ class Load {
     if (result.ok()) {
       result_.samples.push_back(
           {.client_seconds = absl::ToDoubleSeconds(latency),
-           .report = std::move(result->report)});
+           .report = std::move(result->report),
+           .plane = result->plane});
       return;
     }
     if (result_.failures.empty()) result_.first_failure = result.status();

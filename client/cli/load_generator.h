@@ -26,6 +26,7 @@ struct LoadOptions {
 struct CallSample {
   double client_seconds = 0;  // from the call to its callback
   ithaca::v1::ExecutionReport report = {};
+  Plane plane = Plane::kUnary;
 };
 
 struct LoadResult {

@@ -77,18 +77,18 @@ std::optional<int64_t> TotalBytes(const CallShape& shape) {
 
 absl::StatusOr<AttentionArguments> MakeRandomCall(const CallShape& shape,
                                                   uint64_t seed,
-                                                  int64_t max_message_bytes) {
+                                                  int64_t max_request_bytes) {
   const auto total = TotalBytes(shape);
   if (!total.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no tensors can have this shape: ", shape.Text()));
   }
   const int64_t request = *total - *DenseBytes(shape.dtype, shape.QueryShape());
-  if (request > max_message_bytes) {
+  if (request > max_request_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("query, key and value are ", request >> 20,
                      " MiB together, and one message holds at most ",
-                     max_message_bytes >> 20,
+                     max_request_bytes >> 20,
                      " MiB: choose a smaller shape, or fewer heads or tokens"));
   }
   Tensor query(shape.dtype, shape.QueryShape());

@@ -21,10 +21,10 @@ std::optional<int64_t> TotalBytes(const CallShape& shape);
 
 // A call of the shape with random tensors, which it owns.
 // Errors: kInvalidArgument (no such tensors can be), kResourceExhausted (the
-// request would be larger than max_message_bytes).
+// query, key and value would be larger than max_request_bytes together).
 absl::StatusOr<AttentionArguments> MakeRandomCall(const CallShape& shape,
                                                   uint64_t seed,
-                                                  int64_t max_message_bytes);
+                                                  int64_t max_request_bytes);
 
 }  // namespace ithaca::client
 

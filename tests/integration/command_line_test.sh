@@ -143,7 +143,7 @@ says out "5 calls in "
 expect 2 attend --dtype float64
 says err "expected one of bfloat16, float16, float32; got 'float64'"
 expect 2 attend --no-such-flag
-expect 2 attend --shape wan720
+expect 2 attend --plane unary --shape wan720
 says err "one message holds at most 1024 MiB"
 expect 2 attend --input "$WORK/missing.safetensors"
 says err "missing.safetensors"

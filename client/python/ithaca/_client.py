@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from ithaca import _tensors, _wire, errors
+from ithaca import _calls, _planes, _tensors, _wire, errors
 from ithaca._reports import ExecutionReport, ServerInfo, enum_label
 from ithaca.v1 import attention_pb2 as pb
 
 _SERVICE = "ithaca.v1.AttentionService"
 _MAX_PROTOBUF_BYTES = (1 << 31) - 1
+# What a stream's messages may be, whatever max_message_bytes says of others.
+_STREAM_MESSAGE_BYTES = 4 << 20
 _HEALTH_SERVING = 1  # grpc.health.v1.HealthCheckResponse.SERVING
 _POLL_SECONDS = 0.05
 
@@ -51,10 +52,16 @@ class Client:
 
     address: "host:port". token: sent as `authorization: Bearer TOKEN`.
     timeout: seconds a call may take when it names none itself; None waits for
-    ever. max_message_bytes: the largest request and response, at most 2 GiB;
-    the server has a limit of its own, see server_info(). credentials: for TLS;
-    without them the connection is in clear. channel_options: gRPC's, after and
-    over those set here.
+    ever. plane: how tensors travel. "auto" takes the first of these that both
+    sides can: "cuda_memory" (the workers read and write torch's own memory on a
+    GPU of this host), "shared_memory" (through memory of this host), "stream"
+    for large tensors, "unary" (inside the messages). What was asked for and
+    can't be is replaced by the next, with a RuntimeWarning, once a client, that
+    says why. max_message_bytes: the largest request and response, at most 2
+    GiB; the server has a limit of its own, see server_info().
+    max_idle_shared_bytes: shared memory kept for later calls while none uses
+    it. credentials: for TLS; without them the connection is in clear.
+    channel_options: gRPC's, after and over those set here.
 
     Do not use one Client on both sides of a fork: gRPC does not survive it.
     """
@@ -65,7 +72,9 @@ class Client:
         *,
         token: str | None = None,
         timeout: float | None = 300.0,
+        plane: str = "auto",
         max_message_bytes: int = 1 << 30,
+        max_idle_shared_bytes: int = 2 << 30,
         credentials: grpc.ChannelCredentials | None = None,
         channel_options: Sequence[tuple[str, Any]] = (),
     ):
@@ -74,13 +83,16 @@ class Client:
                 f"max_message_bytes is {max_message_bytes}: expected 1 to "
                 f"{_MAX_PROTOBUF_BYTES}"
             )
+        if plane not in _planes.NAMES:
+            expected = ", ".join(map(repr, _planes.NAMES))
+            raise ValueError(f"plane is {plane!r}: expected one of {expected}")
         self.address = address
         self._timeout = timeout
-        self._max_message_bytes = max_message_bytes
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        channel_bytes = max(max_message_bytes, _STREAM_MESSAGE_BYTES)
         options = [
-            ("grpc.max_send_message_length", max_message_bytes),
-            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", channel_bytes),
+            ("grpc.max_receive_message_length", channel_bytes),
             # Fewer, larger frames: tensors are megabytes.
             ("grpc.http2.max_frame_size", (1 << 24) - 1),
             *channel_options,
@@ -89,8 +101,13 @@ class Client:
             self._channel = grpc.insecure_channel(address, options)
         else:
             self._channel = grpc.secure_channel(address, credentials, options)
-        # Bytes in, bytes out: ithaca._wire frames the large messages.
-        self._attention = self._channel.unary_unary(f"/{_SERVICE}/Attention")
+        self._transport = _calls.Transport(
+            self._channel,
+            self._metadata,
+            plane,
+            max_message_bytes,
+            max_idle_shared_bytes,
+        )
         self._server_info = self._channel.unary_unary(
             f"/{_SERVICE}/GetServerInfo",
             request_serializer=pb.GetServerInfoRequest.SerializeToString,
@@ -139,11 +156,13 @@ class Client:
         Returns query's kind, shape, dtype and device; with return_report, that
         and an ExecutionReport. For inference only: torch tensors that require
         gradients are refused unless gradients are off, and the output has none.
+        CUDA tensors: waits for the current stream first, and the output is
+        ready when this returns.
 
         Raises TypeError or ValueError before anything is sent, or a subclass of
         ithaca.Error.
         """
-        tensors = _tensors.to_host_together(query=query, key=key, value=value)
+        tensors = _tensors.wrap_together(query=query, key=key, value=value)
         request = pb.AttentionRequest(
             request_id=uuid.uuid4().hex if request_id is None else request_id
         )
@@ -175,22 +194,14 @@ class Client:
             "kernel", pb.AttentionKernel, "ATTENTION_KERNEL_", kernel
         )
 
-        size = sum(len(tensor.data) for tensor in tensors.values())
-        if size > self._max_message_bytes:
-            raise errors.ResourceExhaustedError(
-                f"query, key and value are {size} bytes, over the client's "
-                f"max_message_bytes of {self._max_message_bytes}",
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                request_id=request.request_id,
-            )
-        serialized = _wire.encode_request(
-            request, {name: tensor.data for name, tensor in tensors.items()}
+        answer = self._transport.attend(
+            request, tensors, self._timeout if timeout is None else timeout
         )
-        reply = self._call(
-            self._attention, serialized, timeout, request_id=request.request_id
+        if not return_report:
+            return answer.output
+        return answer.output, ExecutionReport.from_response(
+            answer.response, answer.plane, answer.plane_note
         )
-        output, report = self._read_reply(reply, tensors["query"], request.request_id)
-        return (output, report) if return_report else output
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """What the server can do, and its groups of workers."""
@@ -229,7 +240,8 @@ class Client:
 
     def close(self) -> None:
         """Ends calls that are running; further ones fail."""
-        self._channel.close()
+        if self._transport.close():
+            self._channel.close()
 
     def __enter__(self) -> Client:
         return self
@@ -243,7 +255,6 @@ class Client:
         request: Any,
         timeout: float | None,
         *,
-        request_id: str = "",
         wait_for_ready: bool = False,
     ) -> Any:
         try:
@@ -254,34 +265,7 @@ class Client:
                 wait_for_ready=wait_for_ready,
             )
         except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, request_id) from error
-
-    @staticmethod
-    def _read_reply(
-        reply: bytes, query: _tensors.HostTensor, request_id: str
-    ) -> tuple[Any, ExecutionReport]:
-        try:
-            response, data = _wire.decode_response(reply)
-        except (ValueError, DecodeError) as error:
-            raise errors.InternalError(
-                f"the response cannot be read: {error}",
-                grpc.StatusCode.INTERNAL,
-                request_id=request_id,
-            ) from error
-        output = response.output
-        if (
-            output.dtype != query.dtype
-            or tuple(output.shape) != query.shape
-            or len(data) != len(query.data)
-        ):
-            raise errors.InternalError(
-                f"the response's output has dtype {output.dtype}, shape "
-                f"{list(output.shape)} and {len(data)} bytes: expected query's, "
-                f"{query.dtype}, {list(query.shape)} and {len(query.data)}",
-                grpc.StatusCode.INTERNAL,
-                request_id=request_id,
-            )
-        return query.restore(data, query.shape), ExecutionReport.from_response(response)
+            raise errors.from_rpc_error(error) from error
 
 
 def _health_request() -> bytes:

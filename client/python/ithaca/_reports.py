@@ -23,7 +23,12 @@ def _kernel(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionReport:
-    """How one call ran. Times in seconds; stages are the slowest rank's."""
+    """How one call ran. Times in seconds; stages are the slowest rank's.
+
+    plane: how the tensors travelled, "unary", "stream", "shared_memory" or
+    "cuda_memory". plane_note: why not by the plane that was asked for, or that
+    both sides can in general; empty if there is nothing to tell.
+    """
 
     request_id: str
     group: str
@@ -36,9 +41,13 @@ class ExecutionReport:
     total_seconds: float
     stage_seconds: dict[str, float]
     communication_bytes: int  # that a rank put on the wire, largest rank
+    plane: str = "unary"
+    plane_note: str = ""
 
     @classmethod
-    def from_response(cls, response: pb.AttentionResponse) -> ExecutionReport:
+    def from_response(
+        cls, response: pb.AttentionResponse, plane: str, plane_note: str
+    ) -> ExecutionReport:
         report = response.report
         return cls(
             request_id=response.request_id,
@@ -54,6 +63,8 @@ class ExecutionReport:
             total_seconds=report.total_seconds,
             stage_seconds=dict(report.stage_seconds),
             communication_bytes=report.communication_bytes,
+            plane=plane,
+            plane_note=plane_note,
         )
 
 

@@ -7,14 +7,25 @@ the generated messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ithaca.v1 import attention_pb2 as pb
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
+# Of a stream: large enough that a message's own cost is small.
+CHUNK_BYTES = 1 << 20
+
 _TENSOR_DATA = pb.Tensor.DESCRIPTOR.fields_by_name["data"].number
 _OUTPUT = pb.AttentionResponse.DESCRIPTOR.fields_by_name["output"].number
+_STREAM_REQUEST = pb.StreamAttentionRequest.DESCRIPTOR.fields_by_name
+_STREAM_RESPONSE = pb.StreamAttentionResponse.DESCRIPTOR.fields_by_name
+_CHUNK = pb.TensorChunk.DESCRIPTOR.fields_by_name
+_ROLES = {
+    "query": pb.TENSOR_ROLE_QUERY,
+    "key": pb.TENSOR_ROLE_KEY,
+    "value": pb.TENSOR_ROLE_VALUE,
+}
 
 
 def varint(value: int) -> bytes:
@@ -117,3 +128,88 @@ def decode_response(
         rest.append(_length_prefix(_OUTPUT, sum(map(len, header))))
         rest.extend(header)
     return pb.AttentionResponse.FromString(b"".join(rest)), data
+
+
+def encode_stream(
+    request: pb.AttentionRequest, tensor_data: dict[str, memoryview]
+) -> Iterator[bytes]:
+    """The messages of a StreamAttention call, each joined once.
+
+    REQUIRES: as encode_request.
+    """
+    yield pb.StreamAttentionRequest(request=request).SerializeToString()
+    for name, data in tensor_data.items():
+        for offset in range(0, len(data), CHUNK_BYTES):
+            piece = data[offset : offset + CHUNK_BYTES]
+            header = pb.TensorChunk(role=_ROLES[name], offset=offset)
+            inside = header.SerializeToString() + _length_prefix(
+                _CHUNK["data"].number, len(piece)
+            )
+            outside = _length_prefix(
+                _STREAM_REQUEST["chunk"].number, len(inside) + len(piece)
+            )
+            yield b"".join([outside, inside, piece])
+
+
+class StreamedResponse:
+    """Puts together what a StreamAttention call answers.
+
+    expect: called with the response when it comes; returns the memory that the
+    output's bytes go to.
+    """
+
+    def __init__(self, expect: Callable[[pb.AttentionResponse], memoryview]):
+        self._expect = expect
+        self._output = memoryview(b"")
+        self._received = 0
+        self.response: pb.AttentionResponse | None = None
+
+    def take(self, serialized: bytes) -> None:
+        """The next message. ValueError or DecodeError if it is not that."""
+        for number, value, _ in fields(memoryview(serialized)):
+            if isinstance(value, int):
+                continue
+            if number == _STREAM_RESPONSE["response"].number:
+                if self.response is not None:
+                    raise ValueError("two responses: expected one")
+                self.response = pb.AttentionResponse.FromString(bytes(value))
+                self._output = self._expect(self.response)
+            elif number == _STREAM_RESPONSE["chunk"].number:
+                self._take_chunk(value)
+
+    def finish(self) -> pb.AttentionResponse:
+        """After the last message. ValueError if the answer is not whole."""
+        if self.response is None:
+            raise ValueError("it ended without a response")
+        if self._received != len(self._output):
+            raise ValueError(
+                f"output: expected {len(self._output)} bytes, the answer ended "
+                f"after {self._received}"
+            )
+        return self.response
+
+    def _take_chunk(self, chunk: memoryview) -> None:
+        if self.response is None:
+            raise ValueError("it starts with a chunk: expected the response first")
+        role = offset = 0
+        data = memoryview(b"")
+        for number, value, _ in fields(chunk):
+            if number == _CHUNK["data"].number and not isinstance(value, int):
+                data = value
+            elif number == _CHUNK["role"].number:
+                role = value
+            elif number == _CHUNK["offset"].number:
+                offset = value
+        left = len(self._output) - self._received
+        if (
+            role != pb.TENSOR_ROLE_OUTPUT
+            or offset != self._received
+            or len(data) > left
+        ):
+            raise ValueError(
+                f"a chunk: expected role {pb.TENSOR_ROLE_OUTPUT}, offset "
+                f"{self._received} and at most {left} bytes, got role {role}, "
+                f"offset {offset} and {len(data)} bytes"
+            )
+        self._output[offset : offset + len(data)] = data
+        self._received += len(data)

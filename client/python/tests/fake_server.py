@@ -7,6 +7,7 @@ import grpc
 import ml_dtypes
 import numpy as np
 
+import fake_memory
 import reference
 from ithaca.v1 import attention_pb2 as pb
 
@@ -24,13 +25,22 @@ _ORDERS = {
 class FakeServer:
     """Listens on `address` from construction to stop(). Thread-safe.
 
-    requests: every Attention request seen. metadata: that of the last call.
-    fail_with: (StatusCode, message, trailing metadata) for every Attention.
-    edit_response: called on each response before it is sent.
+    requests: every attention request seen, by whichever plane, with its
+    tensors' data. planes: how each came. metadata: that of the last call.
+    fail_with: (StatusCode, message, trailing metadata) for every attention.
+    edit_response: called on each response before it is sent. edit_stream: on
+    the list of a stream's messages. info: changes to GetServerInfo's answer.
+    echo: the output is the query, instead of attention.
     ready: what the health service says. release: calls wait until it is set.
+    memory: its FakeMemory.
     """
 
-    def __init__(self, max_message_bytes=-1):
+    def __init__(self, max_message_bytes=-1, **info):
+        self.info = info
+        self.memory = fake_memory.FakeMemory()
+        self.planes = []
+        self.echo = False
+        self.edit_stream = lambda messages: None
         self.requests = []
         self.metadata = {}
         self.fail_with = None
@@ -40,7 +50,7 @@ class FakeServer:
         self.release.set()
         self.entered = threading.Semaphore(0)
         self._server = grpc.server(
-            concurrent.futures.ThreadPoolExecutor(16),
+            concurrent.futures.ThreadPoolExecutor(32),
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -56,6 +66,11 @@ class FakeServer:
                             pb.AttentionRequest.FromString,
                             pb.AttentionResponse.SerializeToString,
                         ),
+                        "StreamAttention": grpc.stream_stream_rpc_method_handler(
+                            self._stream_attention,
+                            pb.StreamAttentionRequest.FromString,
+                            pb.StreamAttentionResponse.SerializeToString,
+                        ),
                         "GetServerInfo": grpc.unary_unary_rpc_method_handler(
                             self._server_info,
                             pb.GetServerInfoRequest.FromString,
@@ -63,6 +78,7 @@ class FakeServer:
                         ),
                     },
                 ),
+                self.memory.handler(),
                 grpc.method_handlers_generic_handler(
                     "grpc.health.v1.Health",
                     {"Check": grpc.unary_unary_rpc_method_handler(self._check)},
@@ -75,24 +91,65 @@ class FakeServer:
 
     def stop(self):
         self.release.set()
+        self.memory.end_leases()
         self._server.stop(grace=None).wait()
 
-    def _attention(self, request, context):
+    def _attention(self, request, context, plane="unary"):
+        for name in ("query", "key", "value"):
+            tensor = getattr(request, name)
+            if tensor.HasField("memory"):
+                data = bytes(self.memory.read(tensor.memory, context))
+                plane = self.memory.plane(tensor.memory)
+                tensor.data = data  # takes the place of `memory`
+        response = self._answer(request, context, plane)
+        if request.HasField("output"):
+            self.memory.write(request.output, response.output.data, context)
+            response.output.ClearField("data")
+        self.edit_response(response)
+        return response
+
+    def _stream_attention(self, parts, context):
+        request = next(parts).request
+        data = {"query": bytearray(), "key": bytearray(), "value": bytearray()}
+        for part in parts:
+            name = pb.TensorRole.Name(part.chunk.role)
+            tensor = data[name.removeprefix("TENSOR_ROLE_").lower()]
+            assert part.chunk.offset == len(tensor)
+            tensor += part.chunk.data
+        for name, tensor in data.items():
+            getattr(request, name).data = bytes(tensor)
+        response = self._answer(request, context, "stream")
+        output = response.output.data
+        response.output.ClearField("data")
+        self.edit_response(response)
+        messages = [pb.StreamAttentionResponse(response=response)]
+        for at in range(0, len(output), 1000):
+            chunk = pb.TensorChunk(
+                role=pb.TENSOR_ROLE_OUTPUT, offset=at, data=output[at : at + 1000]
+            )
+            messages.append(pb.StreamAttentionResponse(chunk=chunk))
+        self.edit_stream(messages)
+        yield from messages
+
+    def _answer(self, request, context, plane):
         self.requests.append(request)
+        self.planes.append(plane)
         self.metadata = dict(context.invocation_metadata())
         self.entered.release()
         assert self.release.wait(60)
+        context.set_trailing_metadata((("ithaca-plane", plane),))
         if self.fail_with is not None:
             code, message, metadata = self.fail_with
             context.set_trailing_metadata(metadata)
             context.abort(code, message)
-        output = self._compute(request, context)
+        if self.echo:
+            output = request.query.data
+        else:
+            output = self._compute(request, context).tobytes()
         shape = request.query.shape
-        response = pb.AttentionResponse(
+        return pb.AttentionResponse(
             request_id=request.request_id,
-            output=pb.Tensor(
-                dtype=request.query.dtype, shape=shape, data=output.tobytes()
-            ),
+            output=pb.Tensor(dtype=request.query.dtype, shape=shape, data=output),
             report=pb.ExecutionReport(
                 group="fake",
                 group_generation=1,
@@ -105,8 +162,6 @@ class FakeServer:
                 communication_bytes=64,
             ),
         )
-        self.edit_response(response)
-        return response
 
     @staticmethod
     def _compute(request, context):
@@ -137,7 +192,7 @@ class FakeServer:
         )
 
     def _server_info(self, request, context):
-        return pb.GetServerInfoResponse(
+        response = pb.GetServerInfoResponse(
             version="0.0.1",
             device="cpu",
             groups=[
@@ -156,6 +211,8 @@ class FakeServer:
             ],
             kernels=[pb.ATTENTION_KERNEL_MATH],
         )
+        response.MergeFrom(pb.GetServerInfoResponse(**self.info))
+        return response
 
     def _check(self, request, context):
         return b"\x08\x01" if self.ready else b"\x08\x02"

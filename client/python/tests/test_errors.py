@@ -86,7 +86,7 @@ def test_close_ends_running_calls(server):
 
 
 def test_a_request_over_the_clients_limit_is_never_sent(server):
-    with ithaca.Client(server.address, max_message_bytes=4096) as client:
+    with ithaca.Client(server.address, plane="unary", max_message_bytes=4096) as client:
         with pytest.raises(ithaca.ResourceExhaustedError, match="4096"):
             client.attention(*random_qkv((1, 128, 4, 8)))
         assert server.requests == []

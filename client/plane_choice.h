@@ -1,0 +1,51 @@
+#ifndef ITHACA_CLIENT_PLANE_CHOICE_H_
+#define ITHACA_CLIENT_PLANE_CHOICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "client/attention_call.h"
+#include "client/plane.h"
+
+// Which plane a call takes. Pure functions.
+
+namespace ithaca::client {
+
+// From this on a stream is faster than one message, and holds less memory;
+// measured on loopback (docs/measurements, tests/bench/plane_benchmark).
+inline constexpr uint64_t kStreamFromBytes = uint64_t{4} << 20;
+
+// Below this a message costs no more than two copies and a mapping.
+inline constexpr uint64_t kSharedMemoryFromBytes = uint64_t{64} << 10;
+
+// Bytes of one call that are not in a region.
+struct InlineBytes {
+  uint64_t request = 0;  // of query, key and value
+  uint64_t response = 0;
+  uint64_t total() const { return request + response; }
+};
+
+InlineBytes CountInlineBytes(const AttentionArguments& arguments);
+
+// What is known of both sides.
+struct PlaneLimits {
+  uint64_t max_message_bytes = 0;  // the smaller of both sides'
+  bool shared_memory = false;      // the server has it enabled
+};
+
+struct PlaneChoice {
+  Plane plane = Plane::kUnary;
+  std::string note = {};  // why not the one that was asked for
+};
+
+// `asked`: kAuto, kUnary, kStream or kSharedMemory.
+PlaneChoice ChoosePlane(Plane asked, const InlineBytes& bytes,
+                        const PlaneLimits& limits);
+
+// The plane of a call that goes through the connection: kUnary or kStream.
+Plane ChooseConnectionPlane(Plane asked, const InlineBytes& bytes,
+                            uint64_t max_message_bytes);
+
+}  // namespace ithaca::client
+
+#endif  // ITHACA_CLIENT_PLANE_CHOICE_H_
