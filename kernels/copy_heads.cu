@@ -32,7 +32,7 @@ __device__ __forceinline__ void CopyTile(const CopyTask& task, uint32_t first) {
 #pragma unroll
   for (int i = 0; i < kVectorsPerThread; ++i) {
     if (kWhole || first + i * kThreadsPerBlock < task.num_vectors) {
-      *reinterpret_cast<Vector*>(task.dst + destination[i]) = data[i];
+      StoreOnce(reinterpret_cast<Vector*>(task.dst + destination[i]), data[i]);
     }
   }
 }
@@ -83,7 +83,7 @@ cudaError_t CopyHeadsCuda(const LayoutParams& params,
   TaskBatcher<CopyTask, decltype(launch)> batcher(launch);
   for (const CopyJob& job : jobs) {
     ForEachTask(params, job, [&](const CopyTask& task) {
-      batcher.Add(task, task.num_tiles());
+      batcher.Add(task, task.num_tiles(), task.writes_apart());
     });
   }
   return batcher.Finish();

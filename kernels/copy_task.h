@@ -32,6 +32,13 @@ struct CopyTask {
   // 16, 8, 4 or 2: the widest that bases, strides and rows are aligned to.
   uint32_t vector_bytes = 16;
 
+  // Whether it writes into rows that have room for others' heads; see TaskList.
+  bool writes_apart() const {
+    return tokens.divisor() > 1 &&
+           dst_token_stride !=
+               int64_t{vectors_per_token.divisor()} * vector_bytes;
+  }
+
   uint32_t num_tiles() const {
     return (num_vectors + kVectorsPerTile - 1) / kVectorsPerTile;
   }

@@ -25,7 +25,9 @@ std::vector<CopyTask> TasksOf(const LayoutParams& params, const CopyJob& job) {
 void Run(const std::vector<CopyTask>& tasks, const char* dst_base,
          std::vector<int>& writes) {
   TaskList<CopyTask> list;
-  for (const CopyTask& task : tasks) list.Add(task, task.num_tiles());
+  for (const CopyTask& task : tasks)
+    list.Add(task, task.num_tiles(), task.writes_apart());
+
   list.Arrange();
   for (uint32_t tile = 0; tile < list.num_tiles; ++tile) {
     const auto place = list.Find(tile);
@@ -154,6 +156,17 @@ TEST(CopyTaskTest, AStrideThatNoRowUsesDoesNotNarrow) {
   job.src.token_stride = 65;
   job.dst.batch_stride = 1;
   EXPECT_EQ(TasksOf(BFloat16(64), job)[0].vector_bytes, 16u);
+}
+
+TEST(CopyTaskTest, KnowsWhetherItWritesBetweenOthersHeads) {
+  CopyJob job = FarJob(2, 5, 3, 64);
+  EXPECT_FALSE(TasksOf(BFloat16(64), job)[0].writes_apart());
+  job.src.token_stride *= 2;
+  EXPECT_FALSE(TasksOf(BFloat16(64), job)[0].writes_apart());
+  job.dst.token_stride *= 2;
+  EXPECT_TRUE(TasksOf(BFloat16(64), job)[0].writes_apart());
+  job.tokens = 1;
+  EXPECT_FALSE(TasksOf(BFloat16(64), job)[0].writes_apart());
 }
 
 TEST(CopyTaskTest, EmptyJobsHaveNoTask) {

@@ -16,18 +16,22 @@ template <typename Kernel, typename Task, typename... Arguments>
 cudaError_t LaunchTiles(Kernel kernel, const TaskList<Task>& list,
                         cudaStream_t stream, const CudaLaunchOptions& options,
                         Arguments... arguments) {
-  int device = 0;
-  int multiprocessors = 0;
-  if (auto error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (auto error = cudaDeviceGetAttribute(
-          &multiprocessors, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess) {
-    return error;
+  uint32_t blocks = list.num_tiles;
+  if (options.max_blocks_per_multiprocessor > 0) {
+    int device = 0;
+    int multiprocessors = 0;
+    if (auto error = cudaGetDevice(&device); error != cudaSuccess) return error;
+    if (auto error = cudaDeviceGetAttribute(
+            &multiprocessors, cudaDevAttrMultiProcessorCount, device);
+        error != cudaSuccess) {
+      return error;
+    }
+    blocks = std::min(
+        blocks, static_cast<uint32_t>(multiprocessors *
+                                      options.max_blocks_per_multiprocessor));
   }
-  const auto most_blocks = static_cast<uint32_t>(
-      multiprocessors * std::max(options.max_blocks_per_multiprocessor, 1));
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(std::min(list.num_tiles, most_blocks));
+  config.gridDim = dim3(blocks);
   config.blockDim = dim3(kThreadsPerBlock);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, list, arguments...);
@@ -40,9 +44,9 @@ class TaskBatcher {
  public:
   explicit TaskBatcher(Launch launch) : launch_(launch) {}
 
-  void Add(const Task& task, uint32_t tiles) {
+  void Add(const Task& task, uint32_t tiles, bool takes_turns) {
     if (list_.full()) Flush();
-    list_.Add(task, tiles);
+    list_.Add(task, tiles, takes_turns);
   }
 
   // The first error of all launches.

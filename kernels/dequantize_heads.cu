@@ -56,15 +56,15 @@ __device__ __forceinline__ uint4 DecodeVector(const CodeVector<T>& codes,
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Vectors that a thread has in flight at a time: half as many bytes come in as
-// go out, so twice as many as a copy has.
-constexpr int kVectorsPerThread = 8;
+// Vectors that a thread has in flight at a time: few, so that there are as many
+// threads as a multiprocessor can hold.
+constexpr int kVectorsPerThread = 2;
 constexpr uint32_t kVectorsPerTile = kThreadsPerBlock * kVectorsPerThread;
 
 // Neighbouring threads take neighbouring vectors, whatever row they are of:
 // reads of codes and writes of elements are whole lines.
 template <DataType T, CommunicationPrecision P>
-__global__ void __launch_bounds__(kThreadsPerBlock, 4)
+__global__ void __launch_bounds__(kThreadsPerBlock, 8)
     DequantizeWideKernel(const __grid_constant__ TaskList<RowTask> list,
                          const FastDivider vectors_per_row) {
   constexpr int kElements = RowVector<T>::kElements;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 4)
       const uint32_t column = vector - row * vectors_per_row.divisor();
       auto* vectors = reinterpret_cast<uint4*>(
           task.elements + LocateRow(task, vectors_per_row.divisor() * 16, row));
-      vectors[column] = DecodeVector<T, P>(codes[i], scales[i]);
+      StoreOnce(vectors + column, DecodeVector<T, P>(codes[i], scales[i]));
     }
   }
 }
@@ -141,7 +141,8 @@ cudaError_t Dequantize(const LayoutParams& params,
     const auto count = task.num_rows * static_cast<uint32_t>(vectors);
     return (count + kVectorsPerTile - 1) / kVectorsPerTile;
   };
-  return LaunchRows(params, jobs, wide, wide_tiles, narrow);
+  return LaunchRows(params, jobs, /*writes_elements=*/true, wide, wide_tiles,
+                    narrow);
 }
 
 }  // namespace

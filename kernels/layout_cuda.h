@@ -22,11 +22,11 @@
 namespace ithaca::kernels {
 
 struct CudaLaunchOptions {
-  // Thread blocks a launch has at most for each multiprocessor; a block works
-  // through tiles until none is left. Above about 8 they can't all run at once,
-  // and the device hands them out as others end; fewer leave room for others'
-  // kernels.
-  int max_blocks_per_multiprocessor = 64;
+  // Thread blocks a launch has at most for each multiprocessor, each working
+  // through tiles until none is left: room for others' kernels. 0: a block for
+  // each tile, which is fastest: the device hands them out as others end, and
+  // none has more to do than another.
+  int max_blocks_per_multiprocessor = 0;
 };
 
 cudaError_t CopyHeadsCuda(const LayoutParams& params,

@@ -70,9 +70,12 @@ void FillRandom(const DeviceMemory& memory, int64_t bytes) {
   }
 }
 
-// Median seconds of launch(i), i the repetition.
-double MedianSeconds(int repetitions, const std::function<void(int)>& launch) {
-  constexpr int kWarmUp = 5;
+// Median seconds of launch(i), i from 0 to `launches`: they are queued one
+// behind the other, and the time of all is shared out, so that none of it is an
+// event's.
+double MedianSeconds(int repetitions, int launches,
+                     const std::function<void(int)>& launch) {
+  constexpr int kWarmUp = 2;
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   Check(cudaEventCreate(&begin), "cudaEventCreate");
@@ -80,13 +83,13 @@ double MedianSeconds(int repetitions, const std::function<void(int)>& launch) {
   std::vector<double> seconds;
   for (int i = 0; i < kWarmUp + repetitions; ++i) {
     Check(cudaEventRecord(begin), "cudaEventRecord");
-    launch(i);
+    for (int j = 0; j < launches; ++j) launch(j);
     Check(cudaEventRecord(end), "cudaEventRecord");
     Check(cudaEventSynchronize(end), "a kernel");
     float milliseconds = 0;
     Check(cudaEventElapsedTime(&milliseconds, begin, end),
           "cudaEventElapsedTime");
-    if (i >= kWarmUp) seconds.push_back(milliseconds * 1e-3);
+    if (i >= kWarmUp) seconds.push_back(milliseconds * 1e-3 / launches);
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
@@ -100,7 +103,7 @@ double CopyRate(int repetitions) {
   const DeviceMemory src(kBytes);
   const DeviceMemory dst(kBytes);
   FillRandom(src, kBytes);
-  return 2 * kBytes / MedianSeconds(repetitions, [&](int) {
+  return 2 * kBytes / MedianSeconds(repetitions, /*launches=*/4, [&](int) {
            Check(cudaMemcpyAsync(dst.data(), src.data(), kBytes,
                                  cudaMemcpyDeviceToDevice),
                  "cudaMemcpyAsync");
@@ -257,7 +260,7 @@ class StageRun {
 };
 
 struct Settings {
-  int repetitions = 50;
+  int repetitions = 15;
   std::vector<int> max_blocks = {
       CudaLaunchOptions().max_blocks_per_multiprocessor};
 };
@@ -287,9 +290,9 @@ double Measure(const Shape& shape, const Stage& stage, Direction direction,
   for (const int max_blocks : settings.max_blocks) {
     const CudaLaunchOptions options = {.max_blocks_per_multiprocessor =
                                            max_blocks};
-    const double seconds = MedianSeconds(settings.repetitions, [&](int i) {
-      runs[i % sets]->Launch(params, options);
-    });
+    const double seconds =
+        MedianSeconds(settings.repetitions, 2 * sets,
+                      [&](int i) { runs[i % sets]->Launch(params, options); });
     if (first == 0) first = seconds;
     const double rate = static_cast<double>(bytes) / seconds;
     std::printf("%-8s %2d  %-9s %-8s %6d %9.1f %9.1f %7.2f %6.3f\n", shape.name,
@@ -339,10 +342,10 @@ int Main(int argc, char** argv) {
   Settings settings;
   CLI::App app("Layout kernels of one rank on one GPU");
   app.add_option("--repetitions", settings.repetitions,
-                 "Timed launches of each stage")
+                 "Timed runs of each stage")
       ->capture_default_str();
   app.add_option("--max-blocks-per-multiprocessor", settings.max_blocks,
-                 "Launch sizes to compare, comma-separated")
+                 "Launch sizes to compare, comma-separated; 0: a block a tile")
       ->delimiter(',')
       ->capture_default_str();
   std::string only;

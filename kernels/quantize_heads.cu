@@ -44,16 +44,17 @@ __device__ __forceinline__ void StoreCodes(const uint4& vector, float scale,
                           : PackedCodes<P>::Encode(q + 4 * i);
   }
   if constexpr (Vector::kCodeWords == 2) {
-    *reinterpret_cast<uint2*>(codes) = make_uint2(code_words[0], code_words[1]);
+    StoreOnce(reinterpret_cast<uint2*>(codes),
+              make_uint2(code_words[0], code_words[1]));
   } else {
-    *reinterpret_cast<uint32_t*>(codes) = code_words[0];
+    StoreOnce(reinterpret_cast<uint32_t*>(codes), code_words[0]);
   }
 }
 
 // A row is read once and kept in registers from its amax to its codes.
 template <DataType T, CommunicationPrecision P, int kLanes, int kVectors,
           int kRows>
-__global__ void __launch_bounds__(kThreadsPerBlock, 4)
+__global__ void __launch_bounds__(kThreadsPerBlock, 8)
     QuantizeWideKernel(const __grid_constant__ TaskList<RowTask> list,
                        uint32_t vectors_per_row) {
   using Slots = RowSlots<kLanes, kVectors, kRows>;
@@ -185,7 +186,8 @@ cudaError_t Quantize(const LayoutParams& params,
   const auto wide_tiles = [vectors](const RowTask& task) {
     return RowTiles(task, WideGeometry(vectors));
   };
-  return LaunchRows(params, jobs, wide, wide_tiles, narrow);
+  return LaunchRows(params, jobs, /*writes_elements=*/false, wide, wide_tiles,
+                    narrow);
 }
 
 }  // namespace

@@ -54,26 +54,20 @@ inline constexpr int kNarrowElements =
 template <DataType T, typename Function>
 cudaError_t DispatchGeometry(const RowGeometry& geometry,
                              const Function& function) {
-  switch (geometry.lanes * 10 + geometry.vectors) {
-    case 41:
-      return function.template operator()<4, 1, 4>();
-    case 42:
-      return function.template operator()<4, 2, 2>();
-    case 43:
-      return function.template operator()<4, 3, 1>();
-    case 44:
-      return function.template operator()<4, 4, 1>();
-    case 83:
-      return function.template operator()<8, 3, 1>();
-    case 84:
-      return function.template operator()<8, 4, 1>();
+  if (geometry.vectors == 1) return function.template operator()<4, 1, 2>();
+  switch (geometry.lanes) {
+    case 4:
+      return function.template operator()<4, 2, 1>();
+    case 8:
+      return function.template operator()<8, 2, 1>();
+    case 16:
+      return function.template operator()<16, 2, 1>();
     default:
       break;
   }
   // Rows of more than 512 bytes: float32 with D > 128.
   if constexpr (T == DataType::kFloat32) {
-    return geometry.vectors == 3 ? function.template operator()<16, 3, 1>()
-                                 : function.template operator()<16, 4, 1>();
+    return function.template operator()<32, 2, 1>();
   }
   return cudaErrorInvalidValue;
 }
@@ -85,19 +79,21 @@ inline uint32_t RowTiles(const RowTask& task, const RowGeometry& geometry) {
 }
 
 // Launches the tasks of all jobs: wide(list) and narrow(list) launch those of
-// their kind; wide_tiles(task) says how many tiles a wide one has.
+// their kind; wide_tiles(task) says how many tiles a wide one has;
+// writes_elements: rather than codes.
 template <typename Job, typename Wide, typename WideTiles, typename Narrow>
 cudaError_t LaunchRows(const LayoutParams& params, absl::Span<const Job> jobs,
-                       const Wide& wide, const WideTiles& wide_tiles,
-                       const Narrow& narrow) {
+                       bool writes_elements, const Wide& wide,
+                       const WideTiles& wide_tiles, const Narrow& narrow) {
   TaskBatcher<RowTask, Wide> wide_tasks(wide);
   TaskBatcher<RowTask, Narrow> narrow_tasks(narrow);
   for (const Job& job : jobs) {
     ForEachTask(params, job, [&](const RowTask& task) {
+      const bool takes_turns = writes_elements && task.rows_apart;
       if (task.wide) {
-        wide_tasks.Add(task, wide_tiles(task));
+        wide_tasks.Add(task, wide_tiles(task), takes_turns);
       } else {
-        narrow_tasks.Add(task, RowTiles(task, RowGeometry()));
+        narrow_tasks.Add(task, RowTiles(task, RowGeometry()), takes_turns);
       }
     });
   }

@@ -56,6 +56,8 @@ void ForEachRowTask(const LayoutParams& params, const Job& job,
                 task.heads = FastDivider(heads);
                 task.tokens = FastDivider(tokens);
                 task.num_rows = static_cast<uint32_t>(batch * tokens * heads);
+                task.rows_apart =
+                    tokens > 1 && sides.token_stride != heads * params.head_dim;
                 task.wide = IsWide(task, params.head_dim * size, size);
                 visit(task);
               });

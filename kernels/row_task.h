@@ -25,6 +25,8 @@ struct RowTask {
   FastDivider heads;
   FastDivider tokens;  // of a batch element
   uint32_t num_rows = 0;
+  // Whether the tensor's token rows have room for others' heads; see TaskList.
+  bool rows_apart = false;
   // Every row is whole 16-byte vectors at 16-byte addresses, and its codes are
   // aligned to the codes of a vector.
   bool wide = false;
@@ -42,9 +44,10 @@ ITHACA_HOST_DEVICE_INLINE int64_t LocateRow(const RowTask& task,
 }
 
 // How threads share rows. Wide: `lanes` neighbouring threads take one row, each
-// of them `vectors` vectors, lane, lane + lanes, ...; and each takes
-// `rows_per_thread` rows, so that about four loads are in flight. Narrow: a
-// warp takes one row, element by element.
+// of them `vectors` vectors, lane and lane + lanes; and each takes
+// `rows_per_thread` rows, so that two loads are in flight: with eight blocks on
+// a multiprocessor that is enough. Narrow: a warp takes one row, element by
+// element.
 struct RowGeometry {
   int lanes = 32;
   int vectors = 0;  // 0: narrow
@@ -59,10 +62,10 @@ struct RowGeometry {
 // The wide geometry for rows of this many vectors, 1 to 64.
 constexpr RowGeometry WideGeometry(int64_t vectors_per_row) {
   RowGeometry geometry;
-  geometry.lanes = vectors_per_row <= 16 ? 4 : vectors_per_row <= 32 ? 8 : 16;
-  geometry.vectors =
-      static_cast<int>((vectors_per_row + geometry.lanes - 1) / geometry.lanes);
-  geometry.rows_per_thread = geometry.vectors > 2 ? 1 : 4 / geometry.vectors;
+  geometry.lanes = 4;
+  while (2 * geometry.lanes < vectors_per_row) geometry.lanes *= 2;
+  geometry.vectors = vectors_per_row > geometry.lanes ? 2 : 1;
+  geometry.rows_per_thread = 2 / geometry.vectors;
   return geometry;
 }
 

@@ -110,18 +110,30 @@ TEST(RowTaskTest, IsWideWhereEveryRowIsAlignedVectors) {
   EXPECT_TRUE(wide(DataType::kFloat32, 128, 0, 4));
 }
 
+TEST(RowTaskTest, KnowsWhetherOthersHeadsLieBetweenItsRows) {
+  const auto apart = [](int64_t tokens, int64_t heads,
+                        int64_t heads_of_tensor) {
+    return TasksOf(Params(DataType::kBFloat16, 64),
+                   Job(1, tokens, heads, 64, heads_of_tensor))[0]
+        .rows_apart;
+  };
+  EXPECT_TRUE(apart(5, 2, 6));
+  EXPECT_FALSE(apart(5, 6, 6));
+  EXPECT_FALSE(apart(1, 2, 6));
+}
+
 TEST(RowTaskTest, GeometryCoversEveryRowLength) {
   for (int64_t vectors = 1; vectors <= 64; ++vectors) {
     const RowGeometry geometry = WideGeometry(vectors);
     EXPECT_GE(geometry.lanes * geometry.vectors, vectors);
-    EXPECT_LE(geometry.vectors, 4);
+    EXPECT_LE(geometry.vectors, 2);
     EXPECT_LT(geometry.lanes * (geometry.vectors - 1), vectors);
     EXPECT_EQ(kThreadsPerBlock % geometry.lanes, 0);
   }
-  EXPECT_EQ(WideGeometry(16), (RowGeometry{4, 4, 1}));  // bfloat16, D = 128
-  EXPECT_EQ(WideGeometry(8), (RowGeometry{4, 2, 2}));   // bfloat16, D = 64
-  EXPECT_EQ(WideGeometry(16).rows_per_tile(), 64);
-  EXPECT_EQ(WideGeometry(1).rows_per_tile(), 256);
+  EXPECT_EQ(WideGeometry(16), (RowGeometry{8, 2, 1}));  // bfloat16, D = 128
+  EXPECT_EQ(WideGeometry(8), (RowGeometry{4, 2, 1}));   // bfloat16, D = 64
+  EXPECT_EQ(WideGeometry(16).rows_per_tile(), 32);
+  EXPECT_EQ(WideGeometry(1).rows_per_tile(), 128);
   EXPECT_EQ(RowGeometry().rows_per_tile(), 8);
 }
 

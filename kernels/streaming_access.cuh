@@ -36,6 +36,25 @@ __device__ __forceinline__ uint16_t LoadOnce(const uint16_t* address) {
   return __ldg(address);
 }
 
+// Writes memory that the kernel does not read, nor write, again: first to leave
+// the L2 cache, so that it does not push out what is still to be read.
+__device__ __forceinline__ void StoreOnce(uint4* address, const uint4& value) {
+  __stcs(address, value);
+}
+
+__device__ __forceinline__ void StoreOnce(uint2* address, const uint2& value) {
+  __stcs(address, value);
+}
+
+// Neighbouring threads' narrow writes share sectors.
+__device__ __forceinline__ void StoreOnce(uint32_t* address, uint32_t value) {
+  *address = value;
+}
+
+__device__ __forceinline__ void StoreOnce(uint16_t* address, uint16_t value) {
+  *address = value;
+}
+
 }  // namespace ithaca::kernels
 
 #endif  // ITHACA_KERNELS_STREAMING_ACCESS_CUH_

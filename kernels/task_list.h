@@ -17,15 +17,15 @@ inline constexpr int kThreadsPerBlock = 256;
 
 // Tasks of one launch, passed by value as kernel parameters.
 //
-// Tasks of about the same size take turns: tile 0 of each, then tile 1 of each.
-// Blocks that run at the same time are thus at the same tokens in all of them,
-// and what they read or write together is whole token rows of a tensor, one
-// piece of memory, where a single task's tiles touch every row for a part.
+// A task is done tile by tile, then the next one, unless tasks take turns: tile
+// 0 of each, then tile 1 of each. Those that write their heads into rows of one
+// tensor do: blocks that run at the same time are then at the same tokens, and
+// write whole rows together where one task's tiles would touch a part of each.
 template <typename Task>
 struct TaskList {
   static constexpr int kCapacity = 64;
 
-  // Tasks that take turns.
+  // Tasks that take turns; one alone is a round too.
   struct Round {
     uint32_t first_tile = 0;
     uint32_t first_task = 0;
@@ -44,16 +44,18 @@ struct TaskList {
   uint32_t tiles_of[kCapacity] = {};
   Round rounds[kCapacity] = {};
   int num_tasks = 0;
+  int num_alone = 0;  // the first of the tasks; the others take turns
   int num_rounds = 0;
   uint32_t num_tiles = 0;  // of all rounds; set by Arrange
 
   bool full() const { return num_tasks == kCapacity; }
 
   // REQUIRES: not full(); tiles >= 1.
-  void Add(const Task& task, uint32_t tiles) {
-    // Largest first; those of one size stay in order.
+  void Add(const Task& task, uint32_t tiles, bool takes_turns) {
     int at = num_tasks++;
-    for (; at > 0 && tiles_of[at - 1] < tiles; --at) {
+    // Largest first among those that take turns.
+    const int first = takes_turns ? num_alone : num_alone++;
+    for (; at > first && (!takes_turns || tiles_of[at - 1] < tiles); --at) {
       tasks[at] = tasks[at - 1];
       tiles_of[at] = tiles_of[at - 1];
     }
@@ -61,14 +63,14 @@ struct TaskList {
     tiles_of[at] = tiles;
   }
 
-  // Makes the rounds, after the last Add: a round's smallest task has at least
+  // Makes the rounds, after the last Add. The smallest task of one has at least
   // three quarters of the largest one's tiles, so that few tiles do not exist.
   void Arrange() {
     num_rounds = 0;
     num_tiles = 0;
     for (int first = 0; first < num_tasks;) {
       int end = first + 1;
-      while (end < num_tasks &&
+      while (first >= num_alone && end < num_tasks &&
              4 * uint64_t{tiles_of[end]} >= 3 * uint64_t{tiles_of[first]}) {
         ++end;
       }

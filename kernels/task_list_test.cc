@@ -19,7 +19,7 @@ TEST(TaskListTest, EveryTileOfEveryTaskHasItsPlace) {
     for (int task = 0; task < count; ++task) {
       tiles.push_back(task * 7 % 9 + 1);
       sum += tiles.back();
-      list.Add(task, tiles.back());
+      list.Add(task, tiles.back(), /*takes_turns=*/task % 4 != 0);
     }
     list.Arrange();
     EXPECT_EQ(list.full(), count == TaskList<int>::kCapacity);
@@ -36,10 +36,8 @@ TEST(TaskListTest, EveryTileOfEveryTaskHasItsPlace) {
   }
 }
 
-TEST(TaskListTest, TasksOfASizeTakeTurnsAndSmallOnesComeLast) {
-  TaskList<char> list;
-  list.Add('t', 1);  // a text's, beside three images'
-  for (const char image : {'q', 'k', 'v'}) list.Add(image, 2);
+// "a0b0": tile 0 of task a, then tile 0 of task b.
+std::string OrderOfTiles(TaskList<char> list) {
   list.Arrange();
   std::string order;
   for (uint32_t tile = 0; tile < list.num_tiles; ++tile) {
@@ -47,7 +45,23 @@ TEST(TaskListTest, TasksOfASizeTakeTurnsAndSmallOnesComeLast) {
     order += list.tasks[place.task];
     order += static_cast<char>('0' + place.tile);
   }
-  EXPECT_EQ(order, "q0k0v0q1k1v1t0");
+  return order;
+}
+
+TEST(TaskListTest, TasksOfASizeTakeTurnsAndSmallOnesComeLast) {
+  TaskList<char> list;
+  list.Add('t', 1, true);  // a text's, beside three images'
+  for (const char image : {'q', 'k', 'v'}) list.Add(image, 2, true);
+  EXPECT_EQ(OrderOfTiles(list), "q0k0v0q1k1v1t0");
+}
+
+TEST(TaskListTest, OthersAreDoneOneAfterTheOtherAndFirst) {
+  TaskList<char> list;
+  list.Add('x', 2, true);
+  list.Add('a', 1, false);
+  list.Add('y', 2, true);
+  list.Add('b', 2, false);
+  EXPECT_EQ(OrderOfTiles(list), "a0b0b1x0y0x1y1");
 }
 
 }  // namespace

@@ -32,6 +32,27 @@ const char* OutputRows(const UlyssesCall& call, int lane,
   return static_cast<const char*>(output.results[b].out.data);
 }
 
+// Its valid text rows, which follow the image's.
+const char* TextRows(const UlyssesCall& call, int lane,
+                     const LaneOutput& output, int64_t b) {
+  const char* rows = OutputRows(call, lane, output, b);
+  if (rows == nullptr) return nullptr;
+  const int64_t heads = call.share().lanes[lane].query_heads.size;
+  return rows + call.shape().image_tokens * call.TokenBytes(heads);
+}
+
+// Calls visit(lane, b, valid tokens of b) in the order in which a rank's text
+// is sent: by lane, then by batch element; those without valid text left out.
+template <typename Visit>
+void ForEachTextBlock(const UlyssesCall& call, const Visit& visit) {
+  for (int lane = 0; lane < call.plan.num_lanes; ++lane) {
+    for (int64_t b = 0; b < call.shape().batch; ++b) {
+      const int64_t valid = call.shape().valid_text_tokens[b];
+      if (valid > 0) visit(lane, b, valid);
+    }
+  }
+}
+
 // Copies `tokens` rows of one piece, from row `begin`, to head `head` of dense
 // rows of `num_heads` heads.
 kernels::CopyJob CopyRows(const UlyssesCall& call, const TokenRows& rows,
@@ -61,51 +82,21 @@ kernels::HeadBlock<void> ImageOutputHeads(const UlyssesCall& call,
 std::vector<kernels::CopyJob> OutputPackCopyJobs(const UlyssesCall& call,
                                                  int lane,
                                                  const LaneOutput& output) {
-  const AttentionShape& shape = call.shape();
-  const RankShare& own = call.share();
-  const LaneLayout& layout = call.layout.lanes[lane];
   std::vector<kernels::CopyJob> jobs;
-  for (size_t p = 0; p < output.pieces.size(); ++p) {
-    const Range heads = output.pieces[p].query_heads;
-    int64_t text_sent = 0;  // rows of earlier batch elements
-    for (int64_t b = 0; b < shape.batch; ++b) {
-      const TokenRows& rows =
-          output
-              .results[p * static_cast<size_t>(shape.batch) +
-                       static_cast<size_t>(b)]
-              .out;
-      if (rows.tokens == 0) continue;
-      if (layout.output != LaneLayout::kNone) {
-        const Range lane_heads = own.lanes[lane].query_heads;
-        const int64_t tokens = shape.image_tokens + MaxValidTextQueries(shape);
-        char* joined = call.At(layout.output) +
-                       b * tokens * call.TokenBytes(lane_heads.size);
-        jobs.push_back(CopyRows(call, rows, 0, rows.tokens, joined,
-                                lane_heads.size,
-                                heads.begin - lane_heads.begin));
-      }
-      if (!call.quantized() && own.image_tokens.size > 0) {
-        char* image =
-            static_cast<char*>(call.outputs.image) +
-            b * own.image_tokens.size * call.TokenBytes(shape.num_heads);
-        jobs.push_back(CopyRows(call, rows, own.image_tokens.begin,
-                                own.image_tokens.size, image, shape.num_heads,
-                                heads.begin));
-      }
-      const int64_t text = rows.tokens - shape.image_tokens;
-      if (text == 0) continue;
-      jobs.push_back(CopyRows(call, rows, shape.image_tokens, text,
-                              TextOutput(call, b), shape.num_heads,
-                              heads.begin));
-      char* sent = call.At(call.layout.text_send);
-      if (sent != nullptr) {
-        sent += text_sent * call.TokenBytes(own.query_heads.size);
-        jobs.push_back(CopyRows(call, rows, shape.image_tokens, text, sent,
-                                own.query_heads.size,
-                                heads.begin - own.query_heads.begin));
-      }
-      text_sent += text;
-    }
+  const int64_t place = call.layout.lanes[lane].output;
+  if (place == LaneLayout::kNone) return jobs;
+  const int64_t batch = call.shape().batch;
+  const int64_t tokens =
+      call.shape().image_tokens + MaxValidTextQueries(call.shape());
+  const Range held = call.share().lanes[lane].query_heads;
+  for (size_t i = 0; i < output.results.size(); ++i) {
+    const TokenRows& rows = output.results[i].out;
+    if (rows.tokens == 0) continue;
+    const AttentionPiece& piece = output.pieces[i / static_cast<size_t>(batch)];
+    const int64_t b = static_cast<int64_t>(i) % batch;
+    char* joined = call.At(place) + b * tokens * call.TokenBytes(held.size);
+    jobs.push_back(CopyRows(call, rows, 0, rows.tokens, joined, held.size,
+                            piece.query_heads.begin - held.begin));
   }
   return jobs;
 }
@@ -180,22 +171,37 @@ ExchangeSegments OutputSegments(const UlyssesCall& call, int lane,
 }
 
 std::vector<kernels::CopyJob> OutputUnpackCopyJobs(const UlyssesCall& call,
-                                                   int lane) {
+                                                   int lane,
+                                                   const LaneOutput& output) {
   std::vector<kernels::CopyJob> jobs;
   if (call.quantized()) return jobs;
-  const int64_t own_tokens = call.share().image_tokens.size;
+  const int64_t batch = call.shape().batch;
+  const Range own_tokens = call.share().image_tokens;
   for (int s = 0; s < call.plan.world_size; ++s) {
-    const char* received = call.At(call.layout.lanes[lane].output_receive[s]);
-    if (received == nullptr) continue;
     const Range heads = call.share(s).lanes[lane].query_heads;
+    if (own_tokens.size == 0 || heads.size == 0) continue;
     const int64_t token_stride = heads.size * call.shape().head_dim;
     kernels::CopyJob job;
-    job.src = {received, token_stride, own_tokens * token_stride};
     job.dst = ImageOutputHeads(call, heads);
-    job.batch = call.shape().batch;
-    job.tokens = own_tokens;
+    job.tokens = own_tokens.size;
     job.heads = heads.size;
-    jobs.push_back(job);
+    if (s != call.rank) {
+      job.src = {call.At(call.layout.lanes[lane].output_receive[s]),
+                 token_stride, own_tokens.size * token_stride};
+      job.batch = batch;
+      jobs.push_back(job);
+      continue;
+    }
+    for (int64_t b = 0; b < batch; ++b) {
+      kernels::CopyJob own = job;
+      own.src = {OutputRows(call, lane, output, b) +
+                     own_tokens.begin * call.TokenBytes(heads.size),
+                 token_stride, 0};
+      own.dst.base =
+          static_cast<char*>(job.dst.base) +
+          b * own_tokens.size * call.TokenBytes(call.shape().num_heads);
+      jobs.push_back(own);
+    }
   }
   return jobs;
 }
@@ -224,37 +230,47 @@ std::vector<kernels::DequantizeJob> OutputUnpackDequantizeJobs(
   return jobs;
 }
 
-ExchangeSegments TextSegments(const UlyssesCall& call) {
-  const int64_t tokens = TotalValidText(call.shape());
+ExchangeSegments TextSegments(const UlyssesCall& call,
+                              const std::vector<LaneOutput>& outputs) {
   ExchangeSegments segments;
   for (int peer = 0; peer < call.plan.world_size; ++peer) {
     if (peer == call.rank) continue;
-    segments.sends.push_back(
-        {peer, call.At(call.layout.text_send),
-         tokens * call.TokenBytes(call.share().query_heads.size)});
-    segments.recvs.push_back(
-        {peer, call.At(call.layout.text_receive[peer]),
-         tokens * call.TokenBytes(call.share(peer).query_heads.size)});
+    char* received = call.At(call.layout.text_receive[peer]);
+    ForEachTextBlock(call, [&](int lane, int64_t b, int64_t valid) {
+      const int64_t sent_bytes =
+          valid * call.TokenBytes(call.share().lanes[lane].query_heads.size);
+      if (sent_bytes > 0) {
+        segments.sends.push_back(
+            {peer, TextRows(call, lane, outputs[lane], b), sent_bytes});
+      }
+      const int64_t received_bytes =
+          valid *
+          call.TokenBytes(call.share(peer).lanes[lane].query_heads.size);
+      if (received_bytes > 0) {
+        segments.recvs.push_back({peer, received, received_bytes});
+        received += received_bytes;
+      }
+    });
   }
   return segments;
 }
 
-std::vector<kernels::CopyJob> TextUnpackJobs(const UlyssesCall& call) {
-  const AttentionShape& shape = call.shape();
+std::vector<kernels::CopyJob> TextUnpackJobs(
+    const UlyssesCall& call, const std::vector<LaneOutput>& outputs) {
   std::vector<kernels::CopyJob> jobs;
   for (int s = 0; s < call.plan.world_size; ++s) {
     const char* received = call.At(call.layout.text_receive[s]);
-    if (received == nullptr) continue;
-    const Range heads = call.share(s).query_heads;
-    for (int64_t b = 0; b < shape.batch; ++b) {
-      const int64_t valid = shape.valid_text_tokens[b];
-      if (valid == 0) continue;
-      const TokenRows rows = {received, valid, heads.size,
-                              heads.size * shape.head_dim, shape.head_dim};
+    ForEachTextBlock(call, [&](int lane, int64_t b, int64_t valid) {
+      const Range heads = call.share(s).lanes[lane].query_heads;
+      if (heads.size == 0) return;
+      const TokenRows rows = {
+          s == call.rank ? TextRows(call, lane, outputs[lane], b) : received,
+          valid, heads.size, heads.size * call.shape().head_dim,
+          call.shape().head_dim};
       jobs.push_back(CopyRows(call, rows, 0, valid, TextOutput(call, b),
-                              shape.num_heads, heads.begin));
-      received += valid * call.TokenBytes(heads.size);
-    }
+                              call.shape().num_heads, heads.begin));
+      if (s != call.rank) received += valid * call.TokenBytes(heads.size);
+    });
   }
   return jobs;
 }

@@ -12,16 +12,14 @@
 // [B, S_r, Hq, D], and [B, T, Hq, D] of the text.
 //
 // NATIVE: rows are sent as the attention left them, and one CopyHeads puts
-// what arrived, lane by lane, into the output; the own chunk goes there
-// straight. 8-bit: as on the way in. Text is only ever copied.
+// what arrived, and the own rows, into the output. 8-bit: as on the way in.
+// Text is only ever copied: it too is sent as the attention left it.
 //
 // Pure: jobs and segments, made from the call's pointers.
 
 namespace ithaca {
 
-// After attention: joins pieces where there are several, and copies what stays
-// on this rank: the own chunk (NATIVE) and the text, the latter also to where
-// it is sent from.
+// After attention: joins the pieces of an output. None where there is one.
 std::vector<kernels::CopyJob> OutputPackCopyJobs(const UlyssesCall& call,
                                                  int lane,
                                                  const LaneOutput& output);
@@ -29,20 +27,24 @@ std::vector<kernels::CopyJob> OutputPackCopyJobs(const UlyssesCall& call,
 std::vector<kernels::QuantizeJob> OutputPackQuantizeJobs(
     const UlyssesCall& call, int lane, const LaneOutput& output);
 
-// Sends point into `output` where it is in one piece.
+// NATIVE sends point into `output` where it is in one piece.
 ExchangeSegments OutputSegments(const UlyssesCall& call, int lane,
                                 const LaneOutput& output);
 
 // NATIVE only.
 std::vector<kernels::CopyJob> OutputUnpackCopyJobs(const UlyssesCall& call,
-                                                   int lane);
+                                                   int lane,
+                                                   const LaneOutput& output);
 // None for NATIVE.
 std::vector<kernels::DequantizeJob> OutputUnpackDequantizeJobs(
     const UlyssesCall& call, int lane);
 
-// One all-gather for all heads of all lanes.
-ExchangeSegments TextSegments(const UlyssesCall& call);
-std::vector<kernels::CopyJob> TextUnpackJobs(const UlyssesCall& call);
+// One all-gather for all heads of all lanes. outputs: by lane; sends point into
+// them.
+ExchangeSegments TextSegments(const UlyssesCall& call,
+                              const std::vector<LaneOutput>& outputs);
+std::vector<kernels::CopyJob> TextUnpackJobs(
+    const UlyssesCall& call, const std::vector<LaneOutput>& outputs);
 
 }  // namespace ithaca
 

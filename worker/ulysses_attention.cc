@@ -172,7 +172,7 @@ class Execution {
   absl::Status SendText() {
     if (call_.shape().text_query_tokens() == 0) return absl::OkStatus();
     clock_->Enter(Stage::kOutputAllToAll);
-    return Start(TextSegments(call_), Way::kText, 0);
+    return Start(TextSegments(call_, outputs_), Way::kText, 0);
   }
 
   absl::Status FinishUntilIn(int lane) {
@@ -204,10 +204,10 @@ class Execution {
       if (!status.ok()) return status;
     }
     pending_.clear();
-    outputs_[lane] = {};  // sent
     clock_->Enter(Stage::kOutputUnpack);
-    std::vector<kernels::CopyJob> jobs = OutputUnpackCopyJobs(call_, lane);
-    const std::vector<kernels::CopyJob> text = TextUnpackJobs(call_);
+    std::vector<kernels::CopyJob> jobs =
+        OutputUnpackCopyJobs(call_, lane, outputs_[lane]);
+    const std::vector<kernels::CopyJob> text = TextUnpackJobs(call_, outputs_);
     jobs.insert(jobs.end(), text.begin(), text.end());
     return device_->CopyHeads(params_, jobs);
   }
@@ -229,17 +229,23 @@ class Execution {
         return device_->DequantizeHeads(params_,
                                         UnpackJobs(call_, oldest.lane));
       case Way::kBack:
-        outputs_[oldest.lane] = {};  // sent
-        if (call_.quantized()) {
-          return device_->DequantizeHeads(
-              params_, OutputUnpackDequantizeJobs(call_, oldest.lane));
-        }
-        return device_->CopyHeads(params_,
-                                  OutputUnpackCopyJobs(call_, oldest.lane));
+        status = UnpackOutput(oldest.lane);
+        // Its text, if it has any, is still to be sent and kept.
+        if (call_.shape().text_query_tokens() == 0) outputs_[oldest.lane] = {};
+        return status;
       case Way::kText:
-        return device_->CopyHeads(params_, TextUnpackJobs(call_));
+        return device_->CopyHeads(params_, TextUnpackJobs(call_, outputs_));
     }
     return absl::InternalError("unknown exchange");
+  }
+
+  absl::Status UnpackOutput(int lane) {
+    if (call_.quantized()) {
+      return device_->DequantizeHeads(params_,
+                                      OutputUnpackDequantizeJobs(call_, lane));
+    }
+    return device_->CopyHeads(
+        params_, OutputUnpackCopyJobs(call_, lane, outputs_[lane]));
   }
 
   const UlyssesCall& call_;
@@ -249,8 +255,9 @@ class Execution {
   const AttentionKernelKind kernel_;
   StageClock* const clock_;
   const kernels::LayoutParams params_;
-  std::vector<LaneOutput> outputs_;  // by lane, while in use
-  std::deque<Pending> pending_;      // in the order of start
+  // By lane, while in use: the device may still have to read them.
+  std::vector<LaneOutput> outputs_;
+  std::deque<Pending> pending_;  // in the order of start
   int64_t bytes_sent_ = 0;
 };
 

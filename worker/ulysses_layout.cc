@@ -51,8 +51,6 @@ class LayoutMaker {
     layout.text_receive.assign(plan_.world_size, LaneLayout::kNone);
     if (plan_.world_size > 1 && shape_.text_query_tokens() > 0) {
       const int64_t tokens = TotalValidText(shape_);
-      layout.text_send =
-          places_.Add(RowBytes(tokens, plan_.ranks[rank_].query_heads.size));
       for (int s = 0; s < plan_.world_size; ++s) {
         if (s == rank_) continue;
         layout.text_receive[s] =

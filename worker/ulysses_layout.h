@@ -61,11 +61,9 @@ struct UlyssesLayout {
   // The caller's tensors are attended where they lie: no lane has query, key
   // and value of its own.
   bool inputs_in_place = false;
-  // Valid text tokens of all batch elements, back to back; in a group of more
-  // than one, with text queries.
-  int64_t text_send = LaneLayout::kNone;  // [sum of V, H_r, D]
-  std::vector<int64_t> text_receive;      // by s: [sum of V, H_s, D]
-  int64_t bytes = 0;                      // of all
+  // From rank s, with text queries: by lane, by batch element, [V[b], h_s, D].
+  std::vector<int64_t> text_receive;
+  int64_t bytes = 0;  // of all
 };
 
 // REQUIRES: 0 <= rank < plan.world_size; inputs_in_place only where

@@ -317,11 +317,14 @@ TEST(UlyssesStagesTest, TheWayBackUndoesTheWayIn) {
     auto ranks = Ranks(plan);
     CpuDevice device;
     std::vector<std::unique_ptr<std::vector<float>>> owned;
+    std::vector<std::vector<LaneOutput>> outputs(ranks.size());  // by lane
     for (int lane = 0; lane < plan.num_lanes; ++lane) {
       ScatterHeads(ranks, lane);
       std::vector<ExchangeSegments> segments;
-      for (const auto& rank : ranks) {
-        const LaneOutput output = EchoQueries(*rank->call, lane, owned);
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        const auto& rank = ranks[r];
+        outputs[r].push_back(EchoQueries(*rank->call, lane, owned));
+        const LaneOutput& output = outputs[r].back();
         ASSERT_TRUE(device
                         .CopyHeads(params, OutputPackCopyJobs(*rank->call, lane,
                                                               output))
@@ -329,20 +332,25 @@ TEST(UlyssesStagesTest, TheWayBackUndoesTheWayIn) {
         segments.push_back(OutputSegments(*rank->call, lane, output));
       }
       Exchange(segments);
-      for (const auto& rank : ranks) {
+      for (size_t r = 0; r < ranks.size(); ++r) {
         ASSERT_TRUE(
-            device.CopyHeads(params, OutputUnpackCopyJobs(*rank->call, lane))
+            device
+                .CopyHeads(params, OutputUnpackCopyJobs(*ranks[r]->call, lane,
+                                                        outputs[r][lane]))
                 .ok());
       }
     }
     std::vector<ExchangeSegments> segments;
     segments.reserve(ranks.size());
-    for (const auto& rank : ranks) {
-      segments.push_back(TextSegments(*rank->call));
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      segments.push_back(TextSegments(*ranks[r]->call, outputs[r]));
     }
     Exchange(segments);
-    for (const auto& rank : ranks) {
-      ASSERT_TRUE(device.CopyHeads(params, TextUnpackJobs(*rank->call)).ok());
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const auto& rank = ranks[r];
+      ASSERT_TRUE(
+          device.CopyHeads(params, TextUnpackJobs(*rank->call, outputs[r]))
+              .ok());
       EXPECT_EQ(rank->image_output, rank->image[kQuery]);
       // Valid rows only: the others stay as they were.
       std::vector<float> expected(rank->text[kQuery].size(), -1);
