@@ -11,12 +11,12 @@
 
 namespace ithaca::client {
 
-// From this on a stream is faster than one message, and holds less memory;
-// measured on loopback (docs/measurements, tests/bench/plane_benchmark).
-inline constexpr uint64_t kStreamFromBytes = uint64_t{4} << 20;
+// From so many bytes in one direction on a stream is faster than a message, and
+// holds less memory. Measured on loopback by tests/bench/plane_benchmark.py.
+inline constexpr uint64_t kStreamFromBytes = uint64_t{8} << 20;
 
-// Below this a message costs no more than two copies and a mapping.
-inline constexpr uint64_t kSharedMemoryFromBytes = uint64_t{64} << 10;
+// Up to so many in both together a message is as fast as shared memory.
+inline constexpr uint64_t kSharedMemoryFromBytes = uint64_t{256} << 10;
 
 // Bytes of one call that are not in a region.
 struct InlineBytes {

@@ -39,6 +39,12 @@ absl::Status GroupSession::Submit(RankCall call, Done done) {
 }
 
 void GroupSession::RunCall(RankCall call, const Done& done) {
+  // Between an abort's word to the communicator and its word to the sequencer
+  // a next call may still get its turn.
+  if (const absl::Status aborted = Aborted(); !aborted.ok()) {
+    done(aborted);
+    return;
+  }
   absl::StatusOr<RankResult> result = executor_->Run(std::move(call));
   const absl::Status status = result.status();
   if (GroupSurvives(status)) {
@@ -46,19 +52,29 @@ void GroupSession::RunCall(RankCall call, const Done& done) {
     return;
   }
   // The others are freed before anyone is told.
-  Abort(status);
+  const bool first = AbortOnce(status);
   done(std::move(result));
-  if (events_.on_lost) events_.on_lost(status);
+  if (first && events_.on_lost) events_.on_lost(status);
 }
 
 void GroupSession::Abort(const absl::Status& why) {
+  static_cast<void>(AbortOnce(why));
+}
+
+bool GroupSession::AbortOnce(const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
-    if (!aborted_.ok()) return;
+    if (!aborted_.ok()) return false;
     aborted_ = why;
     if (communicator_ != nullptr) communicator_->Abort();
   }
   sequencer_.Abort(why);
+  return true;
+}
+
+absl::Status GroupSession::Aborted() {
+  absl::MutexLock lock(&mutex_);
+  return aborted_;
 }
 
 void GroupSession::FailToForm(const absl::Status& why) {

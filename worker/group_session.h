@@ -39,7 +39,8 @@ struct GroupMembership {
 struct GroupSessionEvents {
   // Once: the group is connected, or why it is not.
   std::function<void(const absl::Status&)> on_formed;
-  // At most once, after on_formed(OK): a call broke the group.
+  // At most once, after on_formed(OK): a call broke the group, and nobody had
+  // aborted the session before.
   std::function<void(const absl::Status&)> on_lost;
 };
 
@@ -94,6 +95,9 @@ class GroupSession {
   void WarmUp();
   void FailToForm(const absl::Status& why);
   void RunCall(RankCall call, const Done& done);
+  // Whether it was this abort that ended the session.
+  bool AbortOnce(const absl::Status& why);
+  absl::Status Aborted();
 
   const GroupSessionOptions options_;
   const GroupMembership membership_;

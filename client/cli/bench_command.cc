@@ -18,7 +18,8 @@ LoadOptions MakeLoadOptions(const BenchFlags& flags) {
   LoadOptions options{
       .concurrency = flags.concurrency,
       .calls = flags.calls,
-      .call_timeout = absl::Seconds(flags.connection.timeout_seconds)};
+      .call_timeout = absl::Seconds(flags.connection.timeout_seconds),
+      .allocated = flags.allocated};
   if (flags.duration_seconds || !flags.calls) {
     options.duration =
         absl::Seconds(flags.duration_seconds.value_or(kDefaultDurationSeconds));
@@ -59,6 +60,9 @@ void AddBenchFlags(CLI::App* command, BenchFlags* flags) {
                    "Calls made before the measured ones")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command->add_flag("--allocated", flags->allocated,
+                    "Have the tensors in shared memory before a call begins: "
+                    "nothing is copied");
   command->add_flag("--json", flags->json, "Print JSON");
 }
 
@@ -95,6 +99,7 @@ int RunBench(const BenchFlags& flags, bool show_progress, std::ostream& out,
     if (flags.json) {
       nlohmann::ordered_json json = {{"shape", shape.Text()},
                                      {"concurrency", flags.concurrency},
+                                     {"allocated", flags.allocated},
                                      {"failed_calls", result.NumFailures()}};
       json.update(SummaryJson(summary));
       out << json.dump(2) << '\n';

@@ -17,6 +17,7 @@ struct BenchFlags {
   std::optional<int64_t> calls = {};
   std::optional<double> duration_seconds = {};
   int64_t warm_up_calls = 10;
+  bool allocated = false;
   bool json = false;
 };
 

@@ -14,12 +14,21 @@ class Load {
  public:
   Load(Client* client, const AttentionArguments& call,
        const LoadOptions& options)
-      : client_(client),
-        call_(call),
-        options_(options),
-        outputs_(options.concurrency,
-                 std::vector<std::byte>(ByteSize(call.query))),
-        begin_(absl::Now()) {}
+      : client_(client), call_(call), options_(options) {
+    if (options_.allocated) {
+      for (TensorView* view : {&call_.query, &call_.key, &call_.value}) {
+        Tensor copy = Allocate(*view);
+        std::copy(view->bytes.begin(), view->bytes.end(), copy.bytes().begin());
+        *view = copy.view();
+      }
+    }
+    for (int slot = 0; slot < options_.concurrency; ++slot) {
+      outputs_.push_back(options_.allocated
+                             ? Allocate(call_.query)
+                             : Tensor(call_.query.dtype, call_.query.shape));
+    }
+    begin_ = absl::Now();
+  }
 
   LoadResult Run(const std::function<void(const LoadProgress&)>& on_progress) {
     for (int slot = 0; slot < options_.concurrency; ++slot) StartNext(slot);
@@ -36,6 +45,12 @@ class Load {
   }
 
  private:
+  // REQUIRES: such a tensor can be: `like` is one.
+  Tensor Allocate(const TensorView& like) const {
+    return *client_->AllocateTensor(like.dtype, like.shape,
+                                    absl::Now() + options_.call_timeout);
+  }
+
   bool AllEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return in_flight_ == 0;
   }
@@ -72,7 +87,12 @@ class Load {
     AttentionArguments arguments = call_;
     const absl::Time start = absl::Now();
     arguments.deadline = start + options_.call_timeout;
-    arguments.output = outputs_[slot];
+    Tensor& output = outputs_[slot];
+    if (output.region().region != nullptr) {
+      arguments.output_region = output.region();
+    } else {
+      arguments.output = output.bytes();
+    }
     client_->AttentionAsync(
         arguments, [this, slot, start](absl::StatusOr<AttentionResult> result) {
           const absl::Time end = absl::Now();
@@ -99,10 +119,10 @@ class Load {
   }
 
   Client* const client_;
-  const AttentionArguments& call_;
+  AttentionArguments call_;
   const LoadOptions& options_;
-  std::vector<std::vector<std::byte>> outputs_;  // one for each slot
-  const absl::Time begin_;
+  std::vector<Tensor> outputs_;  // one for each slot
+  absl::Time begin_;
 
   absl::Mutex mutex_;
   int64_t started_ ABSL_GUARDED_BY(mutex_) = 0;

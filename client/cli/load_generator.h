@@ -19,6 +19,8 @@ struct LoadOptions {
   std::optional<int64_t> calls = {};
   std::optional<absl::Duration> duration = {};
   absl::Duration call_timeout = absl::Seconds(300);
+  // Tensors of Client::AllocateTensor: in shared memory before a call begins.
+  bool allocated = false;
   // No call is started after so many have failed.
   int64_t max_failures = 10;
 };

@@ -15,7 +15,7 @@ class LoadGeneratorTest : public ::testing::Test {
  protected:
   LoadResult Run(FakeAttentionService::AttentionFunction attention,
                  const LoadOptions& options) {
-    FakeAttentionService service(std::move(attention));
+    FakeAttentionService service(std::move(attention), {.shared_memory = true});
     auto client = Client::Connect({.address = service.address()});
     EXPECT_TRUE(client.ok()) << client.status();
     const auto call =
@@ -64,6 +64,17 @@ TEST_F(LoadGeneratorTest, KeepsSoManyCallsInFlightAndNoMore) {
       {.concurrency = 2, .calls = 12});
   EXPECT_LE(most, 2);
   EXPECT_GE(most, 1);
+}
+
+TEST_F(LoadGeneratorTest, AllocatedTensorsTravelBySharedMemory) {
+  for (const bool allocated : {false, true}) {
+    const LoadResult result =
+        Run(FakeAttentionService::Echo,
+            {.concurrency = 2, .calls = 4, .allocated = allocated});
+    ASSERT_EQ(result.samples.size(), 4u) << result.first_failure;
+    EXPECT_EQ(result.samples[0].plane,
+              allocated ? Plane::kSharedMemory : Plane::kUnary);
+  }
 }
 
 TEST_F(LoadGeneratorTest, DurationEndsTheRun) {

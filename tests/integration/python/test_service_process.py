@@ -92,12 +92,14 @@ def test_a_message_over_the_limit_leaves_the_service_well(coordinator_binary):
         Coordinator(
             coordinator_binary, 2, flags=(f"--max-message-bytes={1 << 20}",)
         ) as coordinator,
-        ithaca.Client(coordinator.address) as client,
+        ithaca.Client(coordinator.address, plane="unary") as client,
     ):
         assert client.server_info().max_message_bytes == 1 << 20
         large = np.ones((1, 1024, 8, 16), np.float32)
         with pytest.raises(ithaca.ResourceExhaustedError):
             client.attention(large, large, large)
+        with ithaca.Client(coordinator.address) as streaming:
+            assert (streaming.attention(large, large, large) == 1).all()
         assert (client.attention(*small_qkv()) == 1).all()
 
 
