@@ -35,6 +35,7 @@ void CopyAll(const std::vector<Copy>& copies) {
   const size_t num_threads =
       std::min({total / kBytesPerThread, cores, kMaxThreads});
   std::vector<std::thread> threads;
+  threads.reserve(num_threads);
   for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();

@@ -63,7 +63,7 @@ struct RowGeometry {
 constexpr RowGeometry WideGeometry(int64_t vectors_per_row) {
   RowGeometry geometry;
   geometry.lanes = 4;
-  while (2 * geometry.lanes < vectors_per_row) geometry.lanes *= 2;
+  while (int64_t{2} * geometry.lanes < vectors_per_row) geometry.lanes *= 2;
   geometry.vectors = vectors_per_row > geometry.lanes ? 2 : 1;
   geometry.rows_per_thread = 2 / geometry.vectors;
   return geometry;

@@ -262,8 +262,10 @@ absl::StatusOr<CallOutcome> GroupScheduler::Outcome(
                   dispatch.queue_seconds, call.regions.output_place(),
                   *dispatch.fan_out);
   }
+  const int world_size = link.channels->world_size();
   std::vector<const internal::v1::RankExecution*> executions;
-  for (int rank = 0; rank < link.channels->world_size(); ++rank) {
+  executions.reserve(static_cast<size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
     executions.push_back(&call.streams->execution(rank));
   }
   auto outcome = GatherExecutions(dispatch.plan, link.name, link.generation,
@@ -275,8 +277,10 @@ absl::StatusOr<CallOutcome> GroupScheduler::Outcome(
 void GroupScheduler::EndAnswered(const DispatchPtr& dispatch) {
   const LinkPtr& link = dispatch->link;
   PendingCall& call = *dispatch->call;
+  const int world_size = link->channels->world_size();
   std::vector<grpc::Status> answers;
-  for (int rank = 0; rank < link->channels->world_size(); ++rank) {
+  answers.reserve(static_cast<size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
     answers.push_back(StatusOf(*dispatch, rank));
   }
   const RankVerdict verdict = JudgeAnswers(answers, link->workers);

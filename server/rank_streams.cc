@@ -290,10 +290,10 @@ void RankStreams::CountAnswer() {
 
 // --------------------------------------------------------------- operations
 
-void RankStreams::Queue(Leg* leg, grpc::ByteBuffer message, int64_t bytes,
-                        bool last) {
+void RankStreams::Queue(Leg* leg, const grpc::ByteBuffer& message,
+                        int64_t bytes, bool last) {
   if (leg->closed) return;
-  leg->queue.push_back({std::move(message), bytes, last});
+  leg->queue.push_back({message, bytes, last});
   unsent_bytes_ += bytes;
   if (!leg->writing) WriteNext(leg);
 }

@@ -91,8 +91,8 @@ class RankStreams : public std::enable_shared_from_this<RankStreams> {
 
   bool Accept(Leg* leg, RankAnswerPart* part)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Queue(Leg* leg, grpc::ByteBuffer message, int64_t bytes, bool last)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Queue(Leg* leg, const grpc::ByteBuffer& message, int64_t bytes,
+             bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext(Leg* leg) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropQueue(Leg* leg) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read(Leg* leg) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

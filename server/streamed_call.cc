@@ -158,7 +158,9 @@ absl::Status StreamedCall::TakeRequest(const TensorBytes& message) {
   input_.emplace(*scatter_);
   merge_.emplace(*plan, chunked.output);
   std::vector<int64_t> output_bytes;
+  output_bytes.reserve(static_cast<size_t>(world_size));
   std::vector<internal::v1::AttentionCall> opens;
+  opens.reserve(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     output_bytes.push_back(merge_->rank_bytes(rank));
     opens.push_back(DescribeCall(*plan, call_->regions, call_->request_id,
