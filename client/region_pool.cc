@@ -16,7 +16,9 @@ constexpr uint64_t kSmallestRegion = uint64_t{64} << 10;
 // same shape share regions, and no region is more than an eighth too large.
 uint64_t RoundUp(uint64_t byte_size) {
   if (byte_size <= kSmallestRegion) return kSmallestRegion;
-  const uint64_t step = std::bit_floor(byte_size - 1) / 8;
+  constexpr uint64_t kSteps = 8;
+  const uint64_t step =
+      std::max(std::bit_floor(byte_size - 1), kSmallestRegion) / kSteps;
   return (byte_size + step - 1) / step * step;
 }
 
@@ -47,16 +49,17 @@ void RegionPool::Acquire(uint64_t byte_size, absl::Time deadline,
     return;
   }
   const std::shared_ptr<MemoryRegion> region = *std::move(made);
-  lease_->Register(region, deadline,
-                   [self = shared_from_this(), region, byte_size,
-                    acquired = std::move(acquired)](absl::Status status) {
-                     if (status.ok()) {
-                       acquired(self->Lend(region));
-                       return;
-                     }
-                     self->Refuse(byte_size, status);
-                     acquired(status);
-                   });
+  lease_->Register(
+      region, deadline,
+      [self = shared_from_this(), region, byte_size,
+       acquired = std::move(acquired)](const absl::Status& status) {
+        if (status.ok()) {
+          acquired(self->Lend(region));
+          return;
+        }
+        self->Refuse(byte_size, status);
+        acquired(status);
+      });
 }
 
 void RegionPool::Forgive() {

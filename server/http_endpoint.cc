@@ -97,7 +97,8 @@ void Knock(const std::string& address, int port) {
   const int caller =
       socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (caller >= 0) {
-    connect(caller, found->ai_addr, found->ai_addrlen);
+    // Nobody waits for the answer, nor asks whether there was one.
+    static_cast<void>(connect(caller, found->ai_addr, found->ai_addrlen));
     close(caller);
   }
   freeaddrinfo(found);
@@ -134,7 +135,7 @@ class CivetwebEndpoint : public HttpEndpoint {
   ~CivetwebEndpoint() override {
     if (server_ == nullptr) return;
     // civetweb looks whether it is to end when somebody calls, or every 2 s.
-    const int own_port = port();
+    const int own_port = CivetwebEndpoint::port();
     absl::Notification closed;
     std::thread caller([&] {
       do {

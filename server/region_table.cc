@@ -145,9 +145,9 @@ const internal::v1::Region& RegionTable::MemoryOf(const RegionPtr& region) {
   return region->facts.memory;
 }
 
-void RegionTable::FinishRegistration(const RegionPtr& region,
-                                     absl::Status attached,
-                                     std::function<void(absl::Status)> done) {
+void RegionTable::FinishRegistration(
+    const RegionPtr& region, absl::Status attached,
+    const std::function<void(absl::Status)>& done) {
   {
     const absl::MutexLock lock(&mutex_);
     if (region->state == Region::State::kLeaving && attached.ok()) {

@@ -77,7 +77,7 @@ class RegionTable {
   // the lease has ended (kNotFound), the region is released first. `done` gets
   // the outcome.
   void FinishRegistration(const RegionPtr& region, absl::Status attached,
-                          std::function<void(absl::Status)> done);
+                          const std::function<void(absl::Status)>& done);
 
   // From here on no call finds the region. on_released: once none uses it and
   // the name is free. Errors: kNotFound (the lease, or no such region of it).

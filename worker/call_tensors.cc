@@ -173,8 +173,19 @@ int64_t CallTensors::arena_bytes() const {
 }
 
 void CallTensors::Place(Arena* arena) {
+  // Text right behind its image: a lone rank then attends both where they lie
+  // (InputsLieJoined).
+  constexpr int kInputs = 3;
+  for (int i = kImageQuery; i < kTextQuery; ++i) {
+    Part& image = parts_[i];
+    Part& text = parts_[i + kInputs];
+    if (image.in_place || text.in_place) continue;
+    image.memory = static_cast<char*>(
+        arena->Take(image.rows.bytes() + text.rows.bytes()));
+    text.memory = image.memory + image.rows.bytes();
+  }
   for (Part& part : parts_) {
-    if (part.in_place) continue;
+    if (part.memory != nullptr) continue;
     part.memory = static_cast<char*>(arena->Take(part.rows.bytes()));
   }
 }

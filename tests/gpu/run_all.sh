@@ -102,6 +102,7 @@ step machine 60 bash -c machine
 
 step layout_cuda_test 90 "$programs/layout_cuda_test"
 step cuda_device_test 40 "$programs/cuda_device_test"
+step cuda_regions_test 40 "$programs/cuda_regions_test"
 step attention_kernels_test 90 "$programs/torch_cuda_attention_kernels_test"
 step ulysses_exact_test 60 "$programs/ulysses_exact_cuda_test"
 step quantized_accuracy_test 60 "$programs/quantized_accuracy_test"
