@@ -115,7 +115,7 @@ bool MemoryLease::Covers(const MemoryRegion& region) const {
          region.registration().lease == lease_;
 }
 
-void MemoryLease::Get(absl::Time deadline, WithLease then) {
+void MemoryLease::Get(absl::Time deadline, const WithLease& then) {
   std::string lease;
   std::shared_ptr<LeaseStream> opening;
   {
@@ -123,7 +123,7 @@ void MemoryLease::Get(absl::Time deadline, WithLease then) {
     if (!lease_.empty() && !stream_->ended()) {
       lease = lease_;
     } else {
-      waiting_.push_back(std::move(then));
+      waiting_.push_back(then);
       // Whoever waits already has opened a stream, and all will be told.
       if (waiting_.size() > 1) return;
       lease_.clear();

@@ -45,7 +45,7 @@ class MemoryLease : public std::enable_shared_from_this<MemoryLease> {
   friend class MemoryRegion;
   using WithLease = std::function<void(absl::StatusOr<std::string>)>;
 
-  void Get(absl::Time deadline, WithLease then);
+  void Get(absl::Time deadline, const WithLease& then);
   void OnOpened(const absl::StatusOr<std::string>& lease);
   void Send(const std::shared_ptr<MemoryRegion>& region,
             const std::string& lease, absl::Time deadline, bool may_retry,

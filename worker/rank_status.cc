@@ -9,7 +9,7 @@
 namespace ithaca {
 
 grpc::Status ToRankStatus(const absl::Status& status) {
-  const grpc::Status plain = ToGrpc(status);
+  grpc::Status plain = ToGrpc(status);
   const std::optional<Refusal> refusal = RefusalOf(status);
   if (!refusal.has_value()) return plain;
   internal::v1::RankRefusal details;
