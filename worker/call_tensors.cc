@@ -180,8 +180,8 @@ void CallTensors::Place(Arena* arena) {
     Part& image = parts_[i];
     Part& text = parts_[i + kInputs];
     if (image.in_place || text.in_place) continue;
-    image.memory = static_cast<char*>(
-        arena->Take(image.rows.bytes() + text.rows.bytes()));
+    image.memory =
+        static_cast<char*>(arena->Take(image.rows.bytes() + text.rows.bytes()));
     text.memory = image.memory + image.rows.bytes();
   }
   for (Part& part : parts_) {
