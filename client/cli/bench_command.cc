@@ -94,6 +94,10 @@ int RunBench(const BenchFlags& flags, bool show_progress, std::ostream& out,
   const LoadResult result =
       RunShown(client->get(), *call, options, "measuring", show_progress, err);
 
+  if (result.samples.empty() && result.failures.empty()) {
+    err << "ithaca: no call was begun in the time given\n";
+    return kUsage;
+  }
   if (!result.samples.empty()) {
     const BenchSummary summary = SummarizeLoad(result, *TotalBytes(shape));
     if (flags.json) {

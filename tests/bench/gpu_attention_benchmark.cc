@@ -2,6 +2,7 @@
 // a rank of eight, the host's part, and the first call of a shape.
 //
 //   gpu_attention_benchmark [--device=N] [--json=FILE] [--quick]
+//                           [--parts=NAME,...]
 //
 // Prints a table a part, and with --json the same numbers for other programs.
 
@@ -10,8 +11,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -89,14 +92,26 @@ class Benchmark {
         std::make_unique<SimulatedRank>(device, &kernels_, order_only_.get());
   }
 
-  nlohmann::ordered_json Run() {
-    Ceilings();
-    Attention();
-    HeadsOfALane();
-    Layout();
-    Launches();
-    HostCosts();
-    FirstCalls();
+  using Part = void (Benchmark::*)();
+  static const std::vector<std::pair<std::string, Part>>& Parts() {
+    static const auto* const parts =
+        new std::vector<std::pair<std::string, Part>>{
+            {"ceilings", &Benchmark::Ceilings},
+            {"attention", &Benchmark::Attention},
+            {"lanes", &Benchmark::HeadsOfALane},
+            {"layout", &Benchmark::Layout},
+            {"launches", &Benchmark::Launches},
+            {"host", &Benchmark::HostCosts},
+            {"first-calls", &Benchmark::FirstCalls},
+        };
+    return *parts;
+  }
+
+  // All parts, or those named, in the order of Parts().
+  nlohmann::ordered_json Run(const std::set<std::string>& names) {
+    for (const auto& [name, part] : Parts()) {
+      if (names.empty() || names.contains(name)) (this->*part)();
+    }
     return results_;
   }
 
@@ -367,10 +382,18 @@ int main(int argc, char** argv) {
   int ordinal = 0;
   std::string json;
   bool quick = false;
+  std::set<std::string> parts;
+  std::set<std::string> known;
+  for (const auto& [name, part] : ithaca::bench::Benchmark::Parts()) {
+    known.insert(name);
+  }
   CLI::App app("Measures attention and the layout work of a rank on one GPU.");
   app.add_option("--device", ordinal, "GPU, by its number");
   app.add_option("--json", json, "Write the numbers to this file");
   app.add_flag("--quick", quick, "Fewer repeats");
+  app.add_option("--parts", parts, "What to measure (default: everything)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(known));
   CLI11_PARSE(app, argc, argv);
 
   auto device = ithaca::CudaDevice::Open(ordinal);
@@ -380,7 +403,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%s\n", ithaca::bench::GpuName(**device).c_str());
   ithaca::bench::Benchmark benchmark(device->get(), quick);
-  const nlohmann::ordered_json results = benchmark.Run();
+  const nlohmann::ordered_json results = benchmark.Run(parts);
   if (!json.empty()) std::ofstream(json) << results.dump(1) << '\n';
   return 0;
 }

@@ -2,7 +2,7 @@
 """A real service on the GPUs of one host: faults while calls run, and M3.
 
     many_gpus_service.py PACKAGE LOGS [--results=FILE] [--seconds=N]
-                         [--parts=spare,faults,memory] [--cpu-workers=N]
+                         [--parts=spare,faults,memory,host] [--cpu-workers=N]
 
 spare   a worker killed during calls, another at hand: R1. With one GPU, three
         workers share it, each with an NCCL host identity of its own.
@@ -10,7 +10,9 @@ faults  workers that the coordinator started and starts again, one a GPU, no
         spare: killed during calls (R2), frozen during calls (R3), killed and
         frozen while idle (R4)
 memory  attention of tensors in this process's GPU, through the CUDA memory
-        plane, on 1, 2, 4 and 8 GPUs as far as there are: the speed-up (M3)
+        plane, on 1, 2, 4 and 8 GPUs as far as there are: the speed-up (M3),
+        and on one GPU the same attention in process (S2)
+host    attention of tensors in shared memory, on one GPU (S3)
 
 Prints a line a check and a line a figure, adds the figures to FILE as JSON
 lines, and exits 1 if a check failed. Needs torch, numpy and grpcio.
@@ -24,6 +26,7 @@ import os
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -353,7 +356,11 @@ def memory(checks, figures, ithaca, package, logs, gpus, flags):
                         lambda tensors=tensors: torch_attention(torch, *tensors),
                     )
                     figures.add(
-                        f"S2/{of}", took / in_process, "", "over torch in process"
+                        f"S2/{of}",
+                        took / in_process,
+                        "",
+                        f"torch in process {1e3 * in_process:.3f} ms",
+                        shares_gpus=False,
                     )
                 elif model in alone:
                     figures.add(f"M3/{of}", alone[model] / took, "x")
@@ -362,7 +369,62 @@ def memory(checks, figures, ithaca, package, logs, gpus, flags):
         torch.cuda.empty_cache()
 
 
-PARTS = {"spare": spare, "faults": faults, "memory": memory}
+def pinned_copy_rates(torch, nbytes):
+    """Bytes a second from locked host memory to the GPU, and back."""
+    host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
+    return (
+        nbytes / median_seconds(torch, lambda: device.copy_(host, non_blocking=True)),
+        nbytes / median_seconds(torch, lambda: host.copy_(device, non_blocking=True)),
+    )
+
+
+def host(checks, figures, ithaca, package, logs, gpus, flags):
+    """S3: calls of the command line, whose tensors lie in shared memory."""
+    import torch
+
+    image, text, heads, head_dim = MODELS["FLUX"]
+    shape = (1, image + text, heads, head_dim)
+    tensors = [
+        torch.randn(shape, dtype=torch.bfloat16, device="cuda:0") for _ in range(3)
+    ]
+    attention = median_seconds(torch, lambda: torch_attention(torch, *tensors))
+    nbytes = tensors[0].numel() * tensors[0].element_size()
+    to_device, to_host = pinned_copy_rates(torch, nbytes)
+    least = 3 * nbytes / to_device + nbytes / to_host + attention
+    figures.add("pinned/to_device", to_device / 1e9, "GB/s", shares_gpus=False)
+    figures.add("pinned/to_host", to_host / 1e9, "GB/s", shares_gpus=False)
+    service = LocalService(
+        checks, package, logs, "host", 1, "--allow-shared-memory", *flags
+    )
+    with running(service, checks) as ready:
+        if not ready:
+            return
+        for way in (["--allocated"], []):
+            command = [package / "bin" / "ithaca", "bench", "--json", *way]
+            command += [f"--address={service.address}", "--plane=shared-memory"]
+            command += ["--shape=flux", "--calls=40", "--warm-up-calls=5"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=checks.left(60)
+            )
+            name = "allocated" if way else "copied"
+            checks.note(f"host: {name}", done.returncode == 0, done.stderr.strip())
+            if done.returncode:
+                continue
+            answer = json.loads(done.stdout)
+            took = answer["client_seconds"]["p50"]
+            print(json.dumps(answer["server_seconds"]))
+            figures.add(f"host/FLUX/P1/{name}", 1e3 * took, "ms", shares_gpus=False)
+            figures.add(
+                f"S3/FLUX/P1/{name}",
+                took / least,
+                "",
+                "over pinned copies and torch's attention",
+                shares_gpus=False,
+            )
+
+
+PARTS = {"spare": spare, "faults": faults, "memory": memory, "host": host}
 
 
 def main():

@@ -22,6 +22,7 @@ COLLECTIVE_TIMEOUT = 2
 
 LIMITS = [
     (r"S2/Wan480/P1", "<=", 1.02),
+    (r"S3/FLUX/P1/allocated", "<=", 1.3),
     (r"M3/Wan480/P8", ">=", 5.5),
     (r"R1/.*", "<=", 2),
     (r"R2/.*", "<=", 10),
@@ -77,7 +78,7 @@ def row(key, figure, model):
 
 def table(results, model):
     lines = [f"{'figure':<34} {'measured':<14} {'target':<9} {'':<8} model"]
-    order = ["matmul", "M1", "M2", "M3", "S2", "R1", "R2", "R3", "R4"]
+    order = ["matmul", "M1", "M2", "M3", "S2", "S3", "R1", "R2", "R3", "R4"]
 
     def place(key):
         kind = key.split("/")[0]
