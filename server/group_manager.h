@@ -33,6 +33,8 @@ struct GroupMember {
   std::string device;           // "cpu", "cuda:0"
   std::vector<int> kernels;     // ithaca.v1.AttentionKernel values
   std::string authorization{};  // to send with each call; may be empty
+  // The same RankService's "unix-abstract:NAME"; empty: not within reach.
+  std::string local_socket{};
 };
 
 // One generation of one group. members[r] is rank r.

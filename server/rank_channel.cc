@@ -61,8 +61,9 @@ std::shared_ptr<grpc::Channel> MakeRankChannel(const GroupMember& member) {
         member.authorization));
   }
   return ge::CreateCustomChannelWithInterceptors(
-      member.address, grpc::InsecureChannelCredentials(),
-      RankChannelArguments(), std::move(interceptors));
+      member.local_socket.empty() ? member.address : member.local_socket,
+      grpc::InsecureChannelCredentials(), RankChannelArguments(),
+      std::move(interceptors));
 }
 
 }  // namespace ithaca::server

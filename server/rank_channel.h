@@ -9,8 +9,8 @@
 
 namespace ithaca::server {
 
-// A connection of its own to a worker's RankService. Each call on it carries
-// the member's authorization, if it has one.
+// A connection of its own to a worker's RankService, by its local socket where
+// it has one. Each call on it carries the member's authorization, if any.
 std::shared_ptr<grpc::Channel> MakeRankChannel(const GroupMember& member);
 
 }  // namespace ithaca::server

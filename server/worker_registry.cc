@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "core/network_namespace.h"
 
 namespace ithaca::server {
 namespace {
@@ -36,6 +38,12 @@ absl::Status CheckFields(const internal::v1::Join& join,
         absl::StrCat("join.address: expected HOST:PORT or :PORT, got '",
                      join.address(), "'"));
   }
+  if (!join.local_socket().empty() &&
+      !absl::StartsWith(join.local_socket(), "unix-abstract:")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("join.local_socket: expected unix-abstract:NAME, got '",
+                     join.local_socket(), "'"));
+  }
   if (join.has_local_slot() && join.local_slot() < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "join.local_slot: expected 0 or more, got ", join.local_slot()));
@@ -52,7 +60,7 @@ absl::Status CheckFields(const internal::v1::Join& join,
 }  // namespace
 
 WorkerRegistry::WorkerRegistry(std::string version)
-    : version_(std::move(version)) {}
+    : version_(std::move(version)), network_namespace_(NetworkNamespace()) {}
 
 absl::StatusOr<Worker*> WorkerRegistry::Admit(const internal::v1::Join& join,
                                               std::string_view peer_host,
@@ -82,6 +90,10 @@ absl::StatusOr<Worker*> WorkerRegistry::Admit(const internal::v1::Join& join,
   worker.id = next_id_++;
   worker.member.worker = join.worker();
   worker.member.address = address;
+  if (!network_namespace_.empty() &&
+      join.network_namespace() == network_namespace_) {
+    worker.member.local_socket = join.local_socket();
+  }
   worker.member.device = join.device();
   worker.member.kernels.assign(join.kernels().begin(), join.kernels().end());
   worker.host = join.host();

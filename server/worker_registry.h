@@ -69,6 +69,7 @@ class WorkerRegistry {
 
  private:
   const std::string version_;
+  const std::string network_namespace_;
   WorkerId next_id_ = 1;
   std::map<WorkerId, Worker> workers_;
 };

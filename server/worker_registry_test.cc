@@ -1,7 +1,9 @@
 #include "server/worker_registry.h"
 
 #include <string>
+#include <utility>
 
+#include "core/network_namespace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -42,6 +44,32 @@ TEST(WorkerRegistryTest, AnAdmittedWorkerIsAsItSaid) {
   EXPECT_THAT((*worker)->member.kernels,
               ElementsAre(ithaca::v1::ATTENTION_KERNEL_MATH));
   EXPECT_EQ(registry.Find((*worker)->id), *worker);
+}
+
+TEST(WorkerRegistryTest, ALocalSocketCountsInTheSameNetworkNamespaceAlone) {
+  WorkerRegistry registry("1.2.3");
+  internal::v1::Join join = MakeJoin("box/1");
+  join.set_local_socket("unix-abstract:a");
+  for (const auto& [name, expected] :
+       {std::pair<std::string, std::string>{NetworkNamespace(),
+                                            "unix-abstract:a"},
+        {NetworkNamespace() + "0", ""},
+        {"", ""}}) {
+    join.set_network_namespace(name);
+    const auto worker = registry.Admit(join, "127.0.0.1", kNow);
+    ASSERT_TRUE(worker.ok());
+    EXPECT_EQ((*worker)->member.local_socket, expected)
+        << "in '" << name << "'";
+    EXPECT_EQ((*worker)->member.address, "127.0.0.1:50052");
+  }
+}
+
+TEST(WorkerRegistryTest, ALocalSocketThatIsNoneIsRefused) {
+  internal::v1::Join join = MakeJoin("box/1");
+  join.set_local_socket("unix:/etc/passwd");
+  const absl::Status status = AdmitStatus(join);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("unix:/etc/passwd"));
 }
 
 TEST(WorkerRegistryTest, AnotherVersionIsRefusedNamingBoth) {

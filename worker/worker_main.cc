@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/bearer_token.h"
+#include "core/network_namespace.h"
 #include "core/version.h"
 #include "worker/call_conversion.h"
 #include "worker/local_address.h"
@@ -23,6 +24,7 @@
 #include "worker/metrics_endpoint.h"
 #include "worker/rank_device.h"
 #include "worker/rank_metrics.h"
+#include "worker/rank_server.h"
 #include "worker/rank_service.h"
 #include "worker/region_table.h"
 #include "worker/termination.h"
@@ -81,27 +83,6 @@ absl::Status Describe(const WorkerFlags& flags, internal::v1::Join* join) {
   }
   if (flags.local_slot.has_value()) join->set_local_slot(*flags.local_slot);
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
-    const std::string& listen, RankService* service, int* port) {
-  grpc::ServerBuilder builder;
-  // The coordinator has judged sizes; tensors travel in large frames.
-  builder.SetMaxReceiveMessageSize(-1);
-  builder.SetMaxSendMessageSize(-1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16777215);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // As the coordinator's: nothing that could be inflated beyond its size.
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), port);
-  builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || *port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen));
-  }
-  return server;
 }
 
 // What the coordinator is to dial: see Join.address.
@@ -174,11 +155,11 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
       &staging, &regions,
       [&metrics](const RankReport& report) { metrics.Observe(report); },
       std::move(token));
-  int port = 0;
-  absl::StatusOr<std::unique_ptr<grpc::Server>> server =
-      StartServer(flags.listen, &service, &port);
+  absl::StatusOr<RankServer> server = StartRankServer(flags.listen, &service);
   if (!server.ok()) return server.status();
-  options.join.set_address(AdvertisedAddress(flags.listen, port));
+  options.join.set_address(AdvertisedAddress(flags.listen, server->port));
+  options.join.set_local_socket(server->local_socket);
+  options.join.set_network_namespace(NetworkNamespace());
   options.session.open_device = [&flags] { return OpenDevice(flags); };
   options.session.buffers = &buffers;
   options.session.regions = &regions;
@@ -199,7 +180,7 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
   Membership membership(MakeCoordinatorChannel(flags.coordinator),
                         std::move(options), std::move(events));
   spdlog::info("ithaca-worker {} on {}, calls on port {}, coordinator {}",
-               Version(), flags.device, port, flags.coordinator);
+               Version(), flags.device, server->port, flags.coordinator);
   membership.Start();
 
   const Termination::Reason reason = termination->Await();
@@ -217,7 +198,7 @@ absl::Status Work(const WorkerFlags& flags, Termination* termination) {
                  absl::FormatDuration(flags.drain_timeout));
   }
   const bool ended = membership.Stop();
-  (*server)->Shutdown(absl::ToChronoTime(absl::Now() + kSendTimeout));
+  server->server->Shutdown(absl::ToChronoTime(absl::Now() + kSendTimeout));
   Exit(drained && ended ? 0 : 1);
 }
 
