@@ -1,11 +1,16 @@
 #include "worker/region_table.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 
 namespace ithaca {
 namespace {
+
+// More than calls can be on their way.
+constexpr size_t kDetachedRemembered = 1024;
 
 // An open region and what is to happen once it is closed.
 struct Holder {
@@ -68,6 +73,11 @@ void RegionTable::Attach(Region region,
 }
 
 void RegionTable::Detach(uint64_t id, std::function<void()> done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    detached_.push_back(id);
+    if (detached_.size() > kDetachedRemembered) detached_.pop_front();
+  }
   Post([this, id, done = std::move(done)] {
     std::shared_ptr<Entry> entry;
     {
@@ -89,6 +99,7 @@ void RegionTable::DropAll() {
   std::map<uint64_t, std::shared_ptr<Entry>> dropped;
   absl::MutexLock lock(&mutex_);
   dropped.swap(entries_);
+  detached_.clear();
   if (dropped.empty()) return;
   tasks_.push_back(
       [dropped = std::move(dropped)]() mutable { dropped.clear(); });
@@ -100,6 +111,11 @@ absl::StatusOr<std::shared_ptr<AttachedRegion>> RegionTable::Acquire(
   bool is_new = false;
   {
     absl::MutexLock lock(&mutex_);
+    if (std::find(detached_.begin(), detached_.end(), region.id) !=
+        detached_.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("region ", region.id, " was unregistered"));
+    }
     std::shared_ptr<Entry>& place = entries_[region.id];
     if (place == nullptr || !(place->region == region)) {
       // Another coordinator than the one that gave this id to the old one.

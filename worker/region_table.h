@@ -34,7 +34,8 @@ class RegionTable {
   void Attach(Region region, std::function<void(const absl::Status&)> done);
 
   // Forgets the region, if it is known; `done` is called once nobody uses it
-  // and it is closed.
+  // and it is closed. Its id is not opened again: a call that was on its way
+  // when its client unregistered would hold the memory for ever.
   void Detach(uint64_t id, std::function<void()> done);
 
   // Forgets every region: their ids mean nothing any more. Those in use are
@@ -42,7 +43,8 @@ class RegionTable {
   void DropAll();
 
   // The region, in use for as long as the caller holds it; opened if it is not
-  // known, or known as another one. Errors: see RegionOpener.
+  // known, or known as another one. Errors: kNotFound (detached), and see
+  // RegionOpener.
   absl::StatusOr<std::shared_ptr<AttachedRegion>> Acquire(const Region& region);
 
  private:
@@ -57,6 +59,8 @@ class RegionTable {
   RegionOpener* const opener_;
   absl::Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
+  // The ids that were detached last, oldest first.
+  std::deque<uint64_t> detached_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: uses all of the above

@@ -87,6 +87,21 @@ TEST(RegionTableTest, ARegionIsOpenedOnceAndClosedWhenDetached) {
   EXPECT_EQ(opener.open, 1);
 }
 
+TEST(RegionTableTest, ADetachedRegionIsNotOpenedByALateCall) {
+  FakeOpener opener;
+  RegionTable table(&opener);
+  ASSERT_TRUE(Attach(&table, Some(1)).ok());
+  Detach(&table, 1);
+  EXPECT_EQ(table.Acquire(Some(1)).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(opener.open, 0);
+  EXPECT_TRUE(table.Acquire(Some(2)).ok());
+
+  // Another coordinator counts from the start.
+  table.DropAll();
+  EXPECT_TRUE(table.Acquire(Some(1)).ok());
+}
+
 TEST(RegionTableTest, DetachWaitsForTheCallsThatUseTheRegion) {
   FakeOpener opener;
   RegionTable table(&opener);
