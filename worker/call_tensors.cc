@@ -123,11 +123,13 @@ absl::StatusOr<CallTensors> CallTensors::Open(const RankCall& call,
   if (absl::Status status = tensors.CheckRegions(); !status.ok()) {
     return status;
   }
-  tensors.DecideWhatStays(ByteSize(plan.shape.dtype));
+  tensors.alignment_ = ByteSize(plan.shape.dtype);
+  tensors.attends_in_place_ = plan.ranks.size() == 1;
+  tensors.DecideWhatStays();
   return tensors;
 }
 
-void CallTensors::DecideWhatStays(int64_t alignment) {
+void CallTensors::DecideWhatStays() {
   const auto memory_of = [](const Part& part) {
     return part.region->device_memory() + part.tensor_offset + part.rows.begin;
   };
@@ -139,9 +141,7 @@ void CallTensors::DecideWhatStays(int64_t alignment) {
     Part& part = parts_[i];
     if (part.region == nullptr || part.region->device_memory() == nullptr ||
         !part.rows.contiguous() || !part.wanted ||
-        reinterpret_cast<uintptr_t>(memory_of(part)) %
-                static_cast<uintptr_t>(alignment) !=
-            0) {
+        !IsAligned(memory_of(part))) {
       continue;
     }
     // A lane's output may be written before the next one's input is read.
@@ -162,6 +162,28 @@ int64_t CallTensors::host_output_bytes() const {
     if (part.region == nullptr && part.wanted) bytes += part.rows.bytes();
   }
   return bytes;
+}
+
+void CallTensors::StayOnHost(const RankCall& call, HostBuffer* host) {
+  const auto take = [](Part* part, char* memory) {
+    if (part->region != nullptr || !part->wanted) return memory;
+    part->in_place = true;
+    part->memory = memory;
+    return memory + part->rows.bytes();
+  };
+  // A lone rank attends inputs where they lie, if text lies behind its image:
+  // in the arena, not in a message.
+  const bool joins = attends_in_place_ && parts_[kTextKey].rows.bytes() > 0;
+  if (!joins && call.tensors.size() == 1 && IsAligned(call.tensors[0].data())) {
+    reads_message_ = true;
+    // Inputs are never written.
+    char* memory = const_cast<char*>(call.tensors[0].data());
+    for (int i = 0; i < kImageOutput; ++i) memory = take(&parts_[i], memory);
+  }
+  char* memory = host->data();
+  for (const PartName name : {kImageOutput, kTextOutput}) {
+    memory = take(&parts_[name], memory);
+  }
 }
 
 int64_t CallTensors::arena_bytes() const {

@@ -29,7 +29,8 @@ int64_t InlineInputBytes(const SequenceParallelPlan& plan, int rank,
 //
 // A part in a region that the device reaches as its own memory stays there, if
 // its rows are in one run; an output only where it does not lie over an input.
-// Every other part has a place in the arena, and is copied.
+// What lies in the host's memory may stay there too, where the device reaches
+// that. Every other part has a place in the arena, and is copied.
 //
 // Thread-safety: one thread at a time.
 class CallTensors {
@@ -44,6 +45,13 @@ class CallTensors {
 
   // Of the output that goes into the response.
   int64_t host_output_bytes() const;
+  // For a device that reaches the host's memory: inputs that came in one piece
+  // stay in it, where that saves a copy, and the output is made in `host`,
+  // which is host_output_bytes() large. Both are used until the attention has
+  // run.
+  void StayOnHost(const RankCall& call, HostBuffer* host);
+  // Whether inputs are read from the call's own piece to the end.
+  bool reads_message() const { return reads_message_; }
   // In all, for Place.
   int64_t arena_bytes() const;
   // REQUIRES: so much room in the arena.
@@ -89,9 +97,17 @@ class CallTensors {
   };
 
   CallTensors() = default;
-  void DecideWhatStays(int64_t alignment);
+  bool IsAligned(const char* memory) const {
+    return reinterpret_cast<uintptr_t>(memory) %
+               static_cast<uintptr_t>(alignment_) ==
+           0;
+  }
+  void DecideWhatStays();
 
   std::array<Part, kNumParts> parts_;
+  int64_t alignment_ = 1;  // of each row's memory, bytes
+  bool attends_in_place_ = false;
+  bool reads_message_ = false;
 };
 
 }  // namespace ithaca

@@ -1,7 +1,9 @@
 #include "worker/call_tensors.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -153,6 +155,64 @@ TEST_F(CallTensorsTest, RowsOfSeveralElementsOrOutOfLineAreCopied) {
         std::string(memory_.data() + 128 + offset + (8 + 5) * 4, 12);
     EXPECT_EQ(std::string(static_cast<const char*>(inputs.text_value), 24),
               text);
+  }
+}
+
+TEST_F(CallTensorsTest, WhatTheDeviceReachesOnTheHostStaysThere) {
+  RankCall call;
+  call.key = At(0);
+  call.return_text_output = true;
+  // Image query and value, 2 rows each, then text query and value, 3 each.
+  const std::vector<float> message = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto* bytes = reinterpret_cast<const char*>(message.data());
+  call.tensors = {{bytes, 40}};
+  absl::StatusOr<CallTensors> tensors = Open(call);
+  ASSERT_TRUE(tensors.ok());
+  HostBuffer host(tensors->host_output_bytes());
+  tensors->StayOnHost(call, &host);
+  EXPECT_TRUE(tensors->reads_message());
+  EXPECT_EQ(tensors->arena_bytes(), 0);
+  tensors->Place(&arena_);
+  EXPECT_EQ(tensors->inputs().image_query, bytes);
+  EXPECT_EQ(tensors->inputs().image_key, memory_.data() + 3 * 4);
+  EXPECT_EQ(tensors->inputs().image_value, bytes + 2 * 4);
+  EXPECT_EQ(tensors->inputs().text_query, bytes + 4 * 4);
+  EXPECT_EQ(tensors->inputs().text_value, bytes + 7 * 4);
+  EXPECT_EQ(tensors->outputs().image, host.data());
+  EXPECT_EQ(tensors->outputs().text, host.data() + 2 * 4);
+  EXPECT_TRUE(tensors->Scatter(call, &device_).ok());
+  EXPECT_TRUE(tensors->Gather(&device_, &host).ok());
+}
+
+TEST_F(CallTensorsTest, PiecesAndBytesOutOfLineAreCopiedAllTheSame) {
+  std::vector<float> message(16);
+  for (int i = 0; i < 16; ++i) message[static_cast<size_t>(i)] = 1.0F * i;
+  std::vector<char> odd(1 + 60);
+  std::memcpy(odd.data() + 1, message.data(), 60);
+  const auto* bytes = reinterpret_cast<const char*>(message.data());
+  for (const std::vector<std::string_view>& pieces :
+       {std::vector<std::string_view>{{bytes, 7}, {bytes + 7, 53}},
+        {{odd.data() + 1, 60}}}) {
+    RankCall call;
+    call.tensors = pieces;
+    absl::StatusOr<CallTensors> tensors = Open(call);
+    ASSERT_TRUE(tensors.ok());
+    HostBuffer host(tensors->host_output_bytes());
+    tensors->StayOnHost(call, &host);
+    EXPECT_FALSE(tensors->reads_message());
+    ASSERT_TRUE(arena_.Reset(tensors->arena_bytes()).ok());
+    tensors->Place(&arena_);
+    ASSERT_TRUE(tensors->Scatter(call, &device_).ok());
+    const auto first = [](const void* rows) {
+      return *static_cast<const float*>(rows);
+    };
+    EXPECT_EQ(first(tensors->inputs().image_query), 0);
+    EXPECT_EQ(first(tensors->inputs().image_value), 4);
+    EXPECT_EQ(first(tensors->inputs().text_query), 6);
+    EXPECT_EQ(first(tensors->inputs().text_value), 12);
+    // Text that another rank returns has no place in what is sent.
+    EXPECT_EQ(tensors->outputs().image, host.data());
+    EXPECT_NE(tensors->outputs().text, host.data() + 2 * 4);
   }
 }
 

@@ -16,6 +16,8 @@ class CpuDevice : public Device {
  public:
   std::string name() const override { return "cpu"; }
 
+  bool ReachesHostMemory() const override { return true; }
+
   absl::StatusOr<void*> Allocate(int64_t bytes) override;
   void Free(void* memory) override;
 

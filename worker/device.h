@@ -28,6 +28,9 @@ class Device {
   // "cpu", "cuda:0".
   virtual std::string name() const = 0;
 
+  // Whether work may be given the host's memory as well as the device's own.
+  virtual bool ReachesHostMemory() const { return false; }
+
   // At least 256-byte aligned. Errors: kResourceExhausted.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   // nullptr is allowed. Waits for work that may use the memory.

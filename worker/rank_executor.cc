@@ -76,15 +76,17 @@ absl::Status RankExecutor::Check(const RankCall& call,
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::Prepare(CallTensors* tensors,
-                                   std::shared_ptr<HostBuffer>* output) {
-  absl::StatusOr<std::shared_ptr<HostBuffer>> buffer =
+absl::StatusOr<std::shared_ptr<HostBuffer>> RankExecutor::Prepare(
+    const RankCall& call, CallTensors* tensors) {
+  absl::StatusOr<std::shared_ptr<HostBuffer>> output =
       output_buffers_->Take(tensors->host_output_bytes());
-  if (!buffer.ok()) return buffer.status();
-  *output = *std::move(buffer);
-  absl::Status room = tensors_.Reset(tensors->arena_bytes());
-  if (room.ok()) tensors->Place(&tensors_);
-  return room;
+  if (!output.ok()) return output.status();
+  if (device_->ReachesHostMemory()) tensors->StayOnHost(call, output->get());
+  if (absl::Status room = tensors_.Reset(tensors->arena_bytes()); !room.ok()) {
+    return room;
+  }
+  tensors->Place(&tensors_);
+  return output;
 }
 
 absl::Status RankExecutor::Refuse(const RankCall& call,
@@ -121,10 +123,15 @@ absl::Status RankExecutor::WarmUp(const AttentionShape& shape,
   absl::StatusOr<CallTensors> tensors =
       CallTensors::Open(call, *plan, communicator_->rank(), nullptr);
   if (!tensors.ok()) return tensors.status();
-  std::shared_ptr<HostBuffer> output;
-  if (absl::Status ready = Prepare(&*tensors, &output); !ready.ok()) {
-    return ready;
+  // Room for everything: what a call's own tensors stay out of depends on how
+  // they come.
+  if (absl::Status room = tensors_.Reset(tensors->arena_bytes()); !room.ok()) {
+    return room;
   }
+  tensors->Place(&tensors_);
+  absl::StatusOr<std::shared_ptr<HostBuffer>> output =
+      output_buffers_->Take(tensors->host_output_bytes());
+  if (!output.ok()) return output.status();
   SilentCommunicator alone(communicator_->rank(), communicator_->world_size());
   UlyssesAttention attention(device_, &alone, kernels_, &workspace_);
   return attention
@@ -144,10 +151,8 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
   absl::StatusOr<CallTensors> tensors =
       CallTensors::Open(call, *plan, communicator_->rank(), regions_);
   if (!tensors.ok()) return RefuseOrFail(call, tensors.status());
-  std::shared_ptr<HostBuffer> output;
-  if (absl::Status ready = Prepare(&*tensors, &output); !ready.ok()) {
-    return RefuseOrFail(call, ready);
-  }
+  absl::StatusOr<std::shared_ptr<HostBuffer>> output = Prepare(call, &*tensors);
+  if (!output.ok()) return RefuseOrFail(call, output.status());
 
   const DeviceMark scatter_begin = device_->Mark();
   if (absl::Status moved = tensors->Scatter(call, device_); !moved.ok()) {
@@ -155,7 +160,9 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
   }
   const DeviceMark scatter_end = device_->Mark();
   call.tensors.clear();
-  if (!call.tensors_are_pinned) call.tensors_owner.reset();
+  if (!call.tensors_are_pinned && !tensors->reads_message()) {
+    call.tensors_owner.reset();
+  }
 
   absl::StatusOr<RankReport> report =
       attention_.Run(*plan, call.number, tensors->inputs(), tensors->outputs());
@@ -168,7 +175,7 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
       device_->SecondsBetween(scatter_begin, scatter_end);
 
   const DeviceMark gather_begin = device_->Mark();
-  absl::Status gathered = tensors->Gather(device_, output.get());
+  absl::Status gathered = tensors->Gather(device_, output->get());
   const DeviceMark gather_end = device_->Mark();
   // Whatever became of the output: the next call wants an idle device.
   const absl::Status synchronized = device_->Synchronize();
@@ -184,7 +191,7 @@ absl::StatusOr<RankResult> RankExecutor::Run(RankCall call) {
       device_->SecondsBetween(gather_begin, gather_end);
 
   RankResult result;
-  result.output = std::move(output);
+  result.output = *std::move(output);
   result.output_bytes = tensors->host_output_bytes();
   result.report = *report;
   result.total_seconds =

@@ -57,9 +57,10 @@ class RankExecutor {
   // Why the call cannot run as it was sent, if so.
   absl::Status Check(const RankCall& call,
                      const SequenceParallelPlan& plan) const;
-  // Room for the tensors on the device, and for what the response carries.
-  absl::Status Prepare(CallTensors* tensors,
-                       std::shared_ptr<HostBuffer>* output);
+  // Gives the tensors their room on the device; returns that of what the
+  // response carries.
+  absl::StatusOr<std::shared_ptr<HostBuffer>> Prepare(const RankCall& call,
+                                                      CallTensors* tensors);
   // Votes against the call; returns what it ends with: the group is intact,
   // or lost whatever the others say.
   absl::Status Refuse(const RankCall& call, const absl::Status& why);
