@@ -101,8 +101,13 @@ class Parser {
   Parser() : app_(kDescription, "ithaca-coordinator") {
     app_.footer(kFooter);
     app_.set_version_flag("--version", std::string(Version()));
-    app_.set_config("--config", "", "Read flags from this file (TOML).")
-        ->envname(EnvironmentName("config"));
+    // CLI11 opens the file before it looks at the environment.
+    const std::string variable = EnvironmentName("config");
+    const char* set = std::getenv(variable.c_str());
+    const std::string file = set == nullptr ? "" : set;
+    app_.set_config("--config", file, "Read flags from this file (TOML).",
+                    /*config_required=*/!file.empty())
+        ->envname(variable);
     app_.config_formatter(std::make_shared<ConfigBelowEnvironment>());
     app_.allow_config_extras(CLI::config_extras_mode::error);
     AddPlaces();

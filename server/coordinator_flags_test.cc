@@ -109,6 +109,25 @@ TEST(CoordinatorFlagsTest, TheCommandLineWinsThenTheEnvironmentThenTheFile) {
   EXPECT_EQ(flags.max_queued_requests, 7);
 }
 
+TEST(CoordinatorFlagsTest, TheEnvironmentMayNameTheConfigFile) {
+  const std::string path = testing::TempDir() + "/named.toml";
+  std::ofstream(path) << "local-workers=3\n";
+  const std::string other = testing::TempDir() + "/other.toml";
+  std::ofstream(other) << "local-workers=4\n";
+  const std::string config = "--config=" + other;
+  setenv("ITHACA_CONFIG", path.c_str(), 1);
+  EXPECT_EQ(Flags({}).local_workers, 3);
+  EXPECT_EQ(Flags({"--local-workers=5"}).local_workers, 5);
+  EXPECT_EQ(Flags({config.c_str()}).local_workers, 4);
+  setenv("ITHACA_CONFIG", "/no/such/file", 1);
+  const CoordinatorExit exit = Exit({});
+  setenv("ITHACA_CONFIG", "", 1);
+  EXPECT_EQ(Flags({}).local_workers, 0);
+  unsetenv("ITHACA_CONFIG");
+  EXPECT_EQ(exit.code, 2);
+  EXPECT_THAT(exit.text, HasSubstr("/no/such/file"));
+}
+
 TEST(CoordinatorFlagsTest, SwitchesComeBareWithAValueOrFromTheEnvironment) {
   EXPECT_TRUE(Flags({"--allow-shared-memory"}).allow_shared_memory);
   EXPECT_TRUE(Flags({"--allow-cuda-memory=true"}).allow_cuda_memory);

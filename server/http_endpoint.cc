@@ -171,8 +171,8 @@ class CivetwebEndpoint : public HttpEndpoint {
     } catch (const CivetException&) {
       const absl::MutexLock lock(&said_.mutex);
       return absl::UnavailableError(absl::StrCat(
-          "cannot listen on ", address_,
-          " for HTTP: ", said_.text.empty() ? "no reason given" : said_.text));
+          "cannot listen on ", address_, " for HTTP (--metrics-listen): ",
+          said_.text.empty() ? "no reason given" : said_.text));
     }
     server_->addHandler("/livez$", live_);
     server_->addHandler("/readyz$", ready_);

@@ -213,10 +213,11 @@ void Metrics::Families::BuildMemory() {
     region_bytes[Index(kind)] = &bytes_by_kind.Add({{"kind", name}});
   }
   leases = &Gauges("ithaca_leases", "Open memory leases.").Add({});
-  leases_expired = &Counters("ithaca_leases_expired_total",
-                             "Leases that ended while they had regions: their "
-                             "client was gone.")
-                        .Add({});
+  leases_expired =
+      &Counters("ithaca_leases_expired_total",
+                "Leases that ended by their client's end, or with its "
+                "connection, and let go of regions.")
+           .Add({});
 }
 
 Metrics::Metrics(const std::string& version, const std::string& device)

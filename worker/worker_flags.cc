@@ -88,8 +88,13 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
   CLI::App app(kDescription, "ithaca-worker");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string(Version()));
-  app.set_config("--config", "", "Read flags from this file (TOML).")
-      ->envname(EnvironmentName("config"));
+  // CLI11 opens the file before it looks at the environment.
+  const std::string variable = EnvironmentName("config");
+  const char* set = std::getenv(variable.c_str());
+  const std::string file = set == nullptr ? "" : set;
+  app.set_config("--config", file, "Read flags from this file (TOML).",
+                 /*config_required=*/!file.empty())
+      ->envname(variable);
   app.config_formatter(std::make_shared<ConfigBelowEnvironment>());
   app.allow_config_extras(CLI::config_extras_mode::error);
 
@@ -153,7 +158,7 @@ std::variant<WorkerFlags, WorkerExit> ParseWorkerFlags(
           "started this worker, ends.")
           ->type_name("PID")
           ->check(CLI::PositiveNumber);
-  Add(&app, "drain-timeout", &drain_timeout,
+  Add(&app, "drain-timeout-seconds", &drain_timeout,
       "Seconds that running calls have to finish after SIGTERM.")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 86400.0))

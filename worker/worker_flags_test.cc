@@ -52,7 +52,7 @@ TEST(WorkerFlagsTest, EveryFlagIsRead) {
   const WorkerFlags flags = Flags(
       {"--coordinator=host:1", "--device=cuda:3", "--listen=[::1]:5",
        "--metrics-listen=:9401", "--threads=7", "--peer-address=10.0.0.1",
-       "--local-slot=0", "--exit-with-parent=42", "--drain-timeout=1.5",
+       "--local-slot=0", "--exit-with-parent=42", "--drain-timeout-seconds=1.5",
        "--log-format=json", "--log-level=debug",
        "--inject-delay-before-exchange-ms=20", "--warm-shapes=/etc/shapes",
        "--nccl-host-id=a", "--auth-token-file=/etc/token"});
@@ -111,6 +111,17 @@ TEST(WorkerFlagsTest, AConfigFileIsReadAndChecked) {
   EXPECT_EQ(Flags({flag.c_str(), "--log-level=off"}).log_level, "off");
   std::ofstream(path) << "coordinator=\"file:1\"\nthread=3\n";
   EXPECT_EQ(Exit({flag.c_str()}).code, 2);
+}
+
+TEST(WorkerFlagsTest, TheEnvironmentMayNameTheConfigFile) {
+  const std::string path = ::testing::TempDir() + "/named.toml";
+  std::ofstream(path) << "coordinator=\"file:1\"\n";
+  setenv("ITHACA_WORKER_CONFIG", path.c_str(), 1);
+  EXPECT_EQ(Flags({}).coordinator, "file:1");
+  EXPECT_EQ(Flags({"--coordinator=line:1"}).coordinator, "line:1");
+  setenv("ITHACA_WORKER_CONFIG", "/no/such/file", 1);
+  EXPECT_EQ(Exit({"--coordinator=line:1"}).code, 2);
+  unsetenv("ITHACA_WORKER_CONFIG");
 }
 
 TEST(WorkerFlagsTest, WhatIsWrongIsSaidInOneLine) {

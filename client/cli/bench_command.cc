@@ -50,11 +50,11 @@ void AddBenchFlags(CLI::App* command, BenchFlags* flags) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--calls", flags->calls, "End after so many calls")
-      ->check(CLI::PositiveNumber);
+      ->check(CheckAboveZero);
   command
       ->add_option("--duration-seconds", flags->duration_seconds,
                    "End after so long (default: 10, if --calls is not given)")
-      ->check(CLI::PositiveNumber);
+      ->check(CheckAboveZero);
   command
       ->add_option("--warm-up-calls", flags->warm_up_calls,
                    "Calls made before the measured ones")

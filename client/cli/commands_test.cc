@@ -152,6 +152,22 @@ TEST_F(CommandsTest, BenchMeasuresAllCallsAndShowsNoBarWithoutATerminal) {
   EXPECT_GT(json["client_seconds"]["p99"], 0);
 }
 
+TEST(ConnectionFlagsTest, NumbersThatHaveToBeAboveZeroSaySo) {
+  EXPECT_EQ(CheckAboveZero("0.5"), "");
+  for (const char* text : {"0", "-1", "many", "nan", ""}) {
+    EXPECT_THAT(CheckAboveZero(text), HasSubstr("expected a number above 0"))
+        << text;
+  }
+}
+
+TEST_F(CommandsTest, ABenchWithoutATimeForACallSaysSo) {
+  const BenchFlags flags{.connection = Connection(),
+                         .duration_seconds = 1e-12,
+                         .warm_up_calls = 0};
+  EXPECT_EQ(RunBench(flags, false, out_, err_), kUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("no call was begun"));
+}
+
 TEST(BenchCommandTest, FailingServerEndsTheBench) {
   FakeAttentionService service([](grpc::CallbackServerContext*,
                                   const v1::AttentionRequest&,

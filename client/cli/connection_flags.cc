@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace ithaca::client {
@@ -58,13 +59,13 @@ void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags) {
   command
       ->add_option("--connect-timeout-seconds", flags->connect_timeout_seconds,
                    "How long to wait for the first connection")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckAboveZero)
       ->capture_default_str()
       ->group(group);
   command
       ->add_option("--timeout-seconds", flags->timeout_seconds,
                    "Deadline of a call")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckAboveZero)
       ->capture_default_str()
       ->group(group);
   command
@@ -76,9 +77,15 @@ void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags) {
   command
       ->add_option("--max-message-bytes", flags->max_message_bytes,
                    "Largest message to send or take")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckAboveZero)
       ->capture_default_str()
       ->group(group);
+}
+
+std::string CheckAboveZero(const std::string& text) {
+  double number = 0;
+  if (absl::SimpleAtod(text, &number) && number > 0) return "";
+  return absl::StrCat("expected a number above 0, got ", text);
 }
 
 }  // namespace ithaca::client

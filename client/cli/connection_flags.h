@@ -38,6 +38,9 @@ void AddConnectionFlags(CLI::App* command, ConnectionFlags* flags);
 // --plane, of the commands that send tensors.
 void AddPlaneFlag(CLI::App* command, ConnectionFlags* flags);
 
+// For CLI11: what is wrong with a number that has to be above 0, or nothing.
+std::string CheckAboveZero(const std::string& text);
+
 }  // namespace ithaca::client
 
 #endif  // ITHACA_CLIENT_CLI_CONNECTION_FLAGS_H_

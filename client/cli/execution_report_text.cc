@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, double>> OrderedStages(
 double CoordinatorSeconds(const v1::ExecutionReport& report) {
   double seconds = report.total_seconds() - report.queue_seconds();
   for (const auto& stage : report.stage_seconds()) seconds -= stage.second;
-  return seconds;
+  return std::max(seconds, 0.0);
 }
 
 void PrintReport(const v1::ExecutionReport& report, std::ostream& out) {

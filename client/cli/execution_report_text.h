@@ -17,8 +17,8 @@ std::vector<std::pair<std::string, double>> OrderedStages(
     const ithaca::v1::ExecutionReport& report);
 
 // What of a call is neither waiting nor a stage of the slowest rank: the
-// coordinator's own time, in seconds. Stages that overlap (per-head schedule)
-// count whole, so that it can come out below zero.
+// coordinator's own time, in seconds. A lower bound, and no less than 0: each
+// stage is that of its slowest rank, and stages overlap.
 double CoordinatorSeconds(const ithaca::v1::ExecutionReport& report);
 
 // Who ran the call and how, and each stage with its share of the total.

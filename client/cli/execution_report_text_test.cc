@@ -41,6 +41,12 @@ TEST(ExecutionReportTextTest, CoordinatorHasWhatIsLeft) {
   EXPECT_NEAR(CoordinatorSeconds(Report()), 0.05, 1e-12);
 }
 
+TEST(ExecutionReportTextTest, StagesThatOverlapLeaveTheCoordinatorNothing) {
+  v1::ExecutionReport report = Report();
+  (*report.mutable_stage_seconds())["attention"] = 0.9;
+  EXPECT_EQ(CoordinatorSeconds(report), 0);
+}
+
 TEST(ExecutionReportTextTest, TextNamesWhoRanItAndHow) {
   std::ostringstream out;
   PrintReport(Report(), out);

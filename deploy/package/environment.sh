@@ -16,6 +16,10 @@ print(s.submodule_search_locations[0] if s else "", end="")' 2>/dev/null || true
   fi
 }
 
+has_libtorch() {
+  [ -e "$libtorch/lib/libtorch_cpu.so" ]
+}
+
 libtorch="$(find_libtorch)"
 LD_LIBRARY_PATH="$ITHACA_PACKAGE/lib${libtorch:+:$libtorch/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 # The CUDA libraries that the torch wheel was installed with.
