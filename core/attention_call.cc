@@ -195,9 +195,10 @@ absl::Status Validate(const AttentionShape& shape) {
     return Invalid("layout.order", "image_first or text_first",
                    absl::StrCat(static_cast<int>(shape.order)));
   }
-  if (auto status = CheckAtLeast("query.shape[0] (batch)", 1, shape.batch);
-      !status.ok()) {
-    return status;
+  if (shape.batch < 1 || shape.batch > AttentionShape::kMaxBatch) {
+    return Invalid("query.shape[0] (batch)",
+                   absl::StrCat("1 to ", AttentionShape::kMaxBatch),
+                   absl::StrCat(shape.batch));
   }
   for (auto* check :
        {&ValidateTokens, &ValidateHeads, &ValidateValidTextTokens}) {

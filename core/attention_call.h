@@ -37,7 +37,7 @@ std::string_view Name(AttentionKernelKind kernel);        // "flash"
 // image_queries_only; key and value are [B, S + T, Hkv, D].
 struct AttentionShape {
   DataType dtype = DataType::kFloat32;
-  int64_t batch = 1;         // B >= 1
+  int64_t batch = 1;         // B in [1, kMaxBatch]
   int64_t image_tokens = 0;  // S >= 0
   int64_t text_tokens = 0;   // T >= 0, padding included; S + T >= 1
   // V[b] in [0, T], one per batch element (always B entries).
@@ -49,6 +49,9 @@ struct AttentionShape {
   int64_t head_dim = 1;             // D in [1, kMaxHeadDim]
 
   static constexpr int64_t kMaxHeadDim = 256;
+  // What is kept, sent and launched for each batch element is in no budget of
+  // bytes.
+  static constexpr int64_t kMaxBatch = 16384;
 
   // Text tokens that carry a query: 0 with image_queries_only, else T.
   int64_t text_query_tokens() const {

@@ -60,7 +60,12 @@ TEST(ValidateTest, NamesTheFieldWithExpectedAndActualValue) {
   AttentionShape shape = GoodShape();
   shape.batch = 0;
   EXPECT_EQ(Refusal(shape),
-            "query.shape[0] (batch): expected at least 1, got 0");
+            "query.shape[0] (batch): expected 1 to 16384, got 0");
+
+  shape = GoodShape();
+  shape.batch = 16385;
+  EXPECT_EQ(Refusal(shape),
+            "query.shape[0] (batch): expected 1 to 16384, got 16385");
 
   shape = GoodShape();
   shape.image_tokens = -3;

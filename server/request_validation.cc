@@ -278,7 +278,8 @@ absl::StatusOr<ValidRequest> ValidateRequest(const ReceivedRequest& request,
 
   const auto& lengths = message.layout().valid_text_tokens();
   shape.valid_text_tokens.assign(lengths.begin(), lengths.end());
-  if (lengths.empty()) {
+  // Where the batch is out of range, Validate says so.
+  if (lengths.empty() && shape.batch <= AttentionShape::kMaxBatch) {
     shape.valid_text_tokens.assign(static_cast<size_t>(shape.batch),
                                    shape.text_tokens);
   }

@@ -164,6 +164,22 @@ TEST(RequestValidationTest, DimsWhoseProductOverflowsAreRefusedAtOnce) {
       {"query.data", "got 128"});
 }
 
+// Nothing is made for each element of a batch that no message has to carry.
+TEST(RequestValidationTest, AHugeBatchInAStreamOrARegionIsRefusedAtOnce) {
+  ReceivedRequest request = GoodRequest();
+  for (v1::Tensor* tensor :
+       {request.message.mutable_query(), request.message.mutable_key(),
+        request.message.mutable_value()}) {
+    SetShape(tensor, {int64_t{1} << 58, 1, 1, 1});
+    tensor->clear_source();
+  }
+  request.tensors = CallTensors();
+  const auto valid = ValidateRequest(request, {}, TensorTransport::kInChunks);
+  EXPECT_EQ(valid.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(valid.status().message()),
+              HasSubstr("query.shape[0] (batch): expected 1 to 16384"));
+}
+
 TEST(RequestValidationTest, DimsOutOfRangeAreRefusedByName) {
   for (const int64_t dim :
        {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
