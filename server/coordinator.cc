@@ -161,6 +161,8 @@ absl::StatusOr<int> Coordinator::StartServing(const CoordinatorFlags& flags) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetServerArguments(flags.max_message_bytes, &builder);
+  BoundMessageMemory(flags.max_inflight_bytes, flags.max_message_bytes,
+                     &builder);
   health_gate_.AddTo(&builder);
   int port = 0;
   builder.AddListeningPort(flags.listen, grpc::InsecureServerCredentials(),

@@ -1,6 +1,7 @@
 #include "server/grpc_arguments.h"
 
 #include <grpc/grpc.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -18,6 +19,10 @@ constexpr int kMaxFrameBytes = 16777215;
 // gRPC refuses a message that is too large before our code can count or log
 // the call. What is over the limit by less than 1/16 is let through to it.
 constexpr int64_t kReceiveMargin = 16;
+
+// Buffers that are not full, and connections' own memory.
+constexpr int64_t kQuotaMargin = 4;
+constexpr int64_t kQuotaBase = int64_t{128} << 20;
 
 }  // namespace
 
@@ -56,6 +61,15 @@ void SetServerArguments(int64_t max_message_bytes,
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   // Two servers on one port would share it silently.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+void BoundMessageMemory(int64_t max_inflight_bytes, int64_t max_message_bytes,
+                        grpc::ServerBuilder* builder) {
+  // Neither limit is near the largest number: both are memory.
+  const int64_t held = max_inflight_bytes + max_message_bytes;
+  grpc::ResourceQuota quota("ithaca-coordinator");
+  quota.Resize(static_cast<size_t>(held + held / kQuotaMargin + kQuotaBase));
+  builder->SetResourceQuota(quota);
 }
 
 }  // namespace ithaca::server

@@ -26,6 +26,13 @@ grpc::ChannelArguments RankChannelArguments();
 void SetServerArguments(int64_t max_message_bytes,
                         grpc::ServerBuilder* builder);
 
+// gRPC holds a message whole before anyone has judged it, whoever sent it and
+// however large it says it is. This bounds what all connections hold together
+// at what admitted calls may have in flight, one more message, and a margin;
+// beyond it gRPC ends calls with RESOURCE_EXHAUSTED.
+void BoundMessageMemory(int64_t max_inflight_bytes, int64_t max_message_bytes,
+                        grpc::ServerBuilder* builder);
+
 }  // namespace ithaca::server
 
 #endif  // ITHACA_SERVER_GRPC_ARGUMENTS_H_

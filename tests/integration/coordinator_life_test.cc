@@ -3,15 +3,19 @@
 
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
 #include <grpcpp/support/status.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "ithaca/v1/attention.pb.h"
 #include "tests/integration/attention_requests.h"
 #include "tests/integration/coordinator_process.h"
@@ -69,6 +73,64 @@ TEST(CoordinatorLifeTest, AWorkerKilledDuringACallEndsItUnavailable) {
       << status.error_message();
   EXPECT_EQ(server.Metric("ithaca_in_flight_requests"), 0);
   EXPECT_EQ(server.Metric("ithaca_in_flight_bytes"), 0);
+}
+
+TEST(CoordinatorLifeTest, AllCallsOfALostGroupEndSoonAndTheNextIsRight) {
+  CoordinatorProcess server({"--local-workers=4", "--group-size=4",
+                             "--worker-flag="
+                             "--inject-delay-before-exchange-ms=500"});
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  constexpr int kCalls = 8;
+  std::vector<grpc::Status> statuses(kCalls);
+  std::vector<v1::AttentionResponse> responses(kCalls);
+  std::vector<std::thread> calls;
+  for (int i = 0; i < kCalls; ++i) {
+    calls.emplace_back([&, i] {
+      statuses[i] =
+          server.Call(GoodRequest("call-" + std::to_string(i)), &responses[i]);
+    });
+  }
+  ASSERT_TRUE(AwaitTrue(
+      [&] { return server.Metric("ithaca_in_flight_requests") == kCalls; }));
+  const auto workers = server.WorkerPids();
+  ASSERT_EQ(workers.size(), 4u);
+  kill(workers[2], SIGKILL);
+  const absl::Time killed = absl::Now();
+  for (std::thread& call : calls) call.join();
+  // Ranks that waited for the dead one until the collective timeout, 30 s,
+  // would be far later.
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(15));
+  int lost = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    if (statuses[i].ok()) {
+      EXPECT_EQ(WhatIsWrong(responses[i]), "");
+      continue;
+    }
+    EXPECT_EQ(statuses[i].error_code(), grpc::StatusCode::UNAVAILABLE);
+    ++lost;
+  }
+  EXPECT_GT(lost, 0);
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  v1::AttentionResponse response;
+  EXPECT_TRUE(server.Call(GoodRequest("next"), &response).ok());
+  EXPECT_EQ(WhatIsWrong(response), "");
+}
+
+TEST(CoordinatorLifeTest, AFrozenWorkerTurnsHealthOffAndTheGroupComesBack) {
+  CoordinatorProcess server({"--local-workers=2"});
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  ASSERT_EQ(server.Health("ithaca.v1.AttentionService"), 1);
+  const auto workers = server.WorkerPids();
+  ASSERT_EQ(workers.size(), 2u);
+  kill(workers[1], SIGSTOP);
+  const absl::Time frozen = absl::Now();
+  ASSERT_TRUE(AwaitTrue(
+      [&] { return server.Health("ithaca.v1.AttentionService") == 2; }));
+  EXPECT_LT(absl::Now() - frozen, absl::Seconds(10));
+  ASSERT_TRUE(server.AwaitReady()) << server.Log();
+  v1::AttentionResponse response;
+  EXPECT_TRUE(server.Call(GoodRequest("next"), &response).ok());
+  EXPECT_EQ(WhatIsWrong(response), "");
 }
 
 TEST(CoordinatorLifeTest, SigtermFinishesTheRunningCallAndExitsWith0) {
@@ -222,6 +284,35 @@ TEST(CoordinatorLifeTest, ACompressedMessageIsRefusedBeforeItGrows) {
     EXPECT_THAT(status.error_message(), HasSubstr("disabled"));
   }
   EXPECT_LT(server.PeakMemoryBytes() - before, 16 << 20);
+  EXPECT_EQ(server.Call(GoodRequest("x"), &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(CoordinatorLifeTest, MessagesOverTheLimitCostNoMemory) {
+  CoordinatorProcess server({"--group-size=2", "--max-message-bytes=1MiB",
+                             "--max-inflight-bytes=64MiB"});
+  ASSERT_TRUE(server.AwaitListening());
+  const int64_t before = server.PeakMemoryBytes();
+  ASSERT_GT(before, 0);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&, i] {
+      grpc::ChannelArguments arguments;
+      arguments.SetMaxSendMessageSize(-1);
+      arguments.SetInt("connection", i);  // one of its own
+      const auto stub = v1::AttentionService::NewStub(grpc::CreateCustomChannel(
+          server.address(), grpc::InsecureChannelCredentials(), arguments));
+      v1::AttentionRequest request = GoodRequest("x");
+      request.mutable_query()->set_data(std::string(200 << 20, '\0'));
+      grpc::ClientContext context;
+      v1::AttentionResponse response;
+      // By gRPC, when the message or when the memory is too large.
+      EXPECT_FALSE(stub->Attention(&context, request, &response).ok());
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_LT(server.PeakMemoryBytes() - before, int64_t{500} << 20);
+  v1::AttentionResponse response;
   EXPECT_EQ(server.Call(GoodRequest("x"), &response).error_code(),
             grpc::StatusCode::UNAVAILABLE);
 }
