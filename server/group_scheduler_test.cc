@@ -424,6 +424,30 @@ TEST_F(GroupSchedulerTest, ALateProbeTurnsReadinessOffAndItsAnswerOn) {
   for (size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], i % 2 == 0);
 }
 
+TEST_F(GroupSchedulerTest, ABusyGroupStaysReady) {
+  GroupScheduler::Options options;
+  // Long enough that the call is there before the idle group is probed; not the
+  // default, which StartScheduler takes for none.
+  options.probe_interval = absl::Milliseconds(400);
+  options.probe_patience = absl::Milliseconds(100);
+  std::atomic<int> told{0};
+  options.on_ready_changed = [&](bool) { ++told; };
+  StartReady(options);
+  group_.Hold();
+  Client client("1", 4);
+  scheduler_->Submit(client.call());
+  group_.AwaitHeld(1);
+  // A probe would queue behind the call, and be late for no fault of the group.
+  absl::SleepFor(options.probe_interval + 3 * options.probe_patience);
+  EXPECT_TRUE(scheduler_->Ready("g1", 1));
+  EXPECT_EQ(told, 1);
+  EXPECT_THAT(group_.call_numbers(), ElementsAre(1, 2));  // probe and call
+  group_.Release();
+  client.ExpectRightNumbers();
+  EXPECT_THAT(reasons(), IsEmpty());
+  scheduler_->Stop();
+}
+
 TEST_F(GroupSchedulerTest, DrainingRefusesNewCallsAndFinishesThoseTaken) {
   StartReady();
   group_.Hold();

@@ -604,6 +604,29 @@ TEST_F(StreamAttentionTest, WhatRanksDoNotTakeIsNotReadFromTheClient) {
   ExpectNothingIsLeft();
 }
 
+TEST_F(StreamAttentionTest, WhatTheClientDoesNotReadIsNotReadFromRanks) {
+  // 16 MiB of output from either rank, which take turns, and little to compute.
+  Shape shape;
+  shape.batch = 4;
+  shape.image = 2;
+  shape.heads = 4096;
+  shape.kv_heads = 1;
+  shape.dim = 256;
+  const auto stream = Open("r", shape);
+  ASSERT_TRUE(stream->SendAll());
+  v1::StreamAttentionResponse part;
+  ASSERT_TRUE(stream->Read(&part));
+  ASSERT_TRUE(part.has_response());
+  absl::SleepFor(absl::Milliseconds(300));
+  // A rank's stream ends with its output: what is read ahead, and what
+  // connections hold, is less than that.
+  EXPECT_EQ(group_.open_streams(), 2u);
+  Unary(Request("unary"));
+  EXPECT_TRUE(stream->ReadAll().ok());
+  EXPECT_EQ(stream->output.size(), 32u << 20);
+  ExpectNothingIsLeft();
+}
+
 TEST_F(StreamAttentionTest, CancelledInAnyPhaseACallLeavesNothingBehind) {
   const auto cancel = [this](Stream* stream) {
     stream->context().TryCancel();

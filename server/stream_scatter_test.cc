@@ -136,5 +136,33 @@ TEST(StreamScatterTest, TensorsInRegionsAreLeftOutOfWhatRanksAreSent) {
               ::testing::ElementsAre(RankPart{0, 0, 2 * 16, 8}));
 }
 
+TEST(StreamScatterTest, OffsetsPast4GiBReachTheRightRank) {
+  // Every rank's share of the query is 4 GiB of each batch element, of the key
+  // and the value 2 GiB: an offset cut to 32 bits is another rank's.
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const auto plan = MakeSequenceParallelPlan(
+      Shape(2, kGiB, 3, TokenOrder::kImageFirst, false), {}, 4);
+  ASSERT_TRUE(plan.ok());
+  const StreamScatter scatter(*plan, {});
+  constexpr int64_t kQuery = 16 * kGiB + 3 * 16;  // one batch element
+  constexpr int64_t kValue = 8 * kGiB + 3 * 8;
+  ASSERT_EQ(scatter.tensor_bytes(InputRole::kQuery), 2 * kQuery);
+  ASSERT_EQ(scatter.tensor_bytes(InputRole::kValue), 2 * kValue);
+  // A rank's bytes: 8 GiB of query, 4 of key, 4 of value, then text.
+  EXPECT_THAT(scatter.Split(InputRole::kQuery, 4 * kGiB - 8, 16),
+              ::testing::ElementsAre(RankPart{0, 0, 4 * kGiB - 8, 8},
+                                     RankPart{1, 8, 0, 8}));
+  EXPECT_THAT(scatter.Split(InputRole::kQuery, kQuery + 12 * kGiB + 16, 8),
+              ::testing::ElementsAre(RankPart{3, 0, 4 * kGiB + 16, 8}));
+  EXPECT_THAT(
+      scatter.Split(InputRole::kValue, kValue + 4 * kGiB + 8, 8),
+      ::testing::ElementsAre(RankPart{2, 0, (8 + 4) * kGiB + 2 * kGiB + 8, 8}));
+  EXPECT_THAT(scatter.Split(InputRole::kQuery, kQuery + 16 * kGiB + 16, 8),
+              ::testing::ElementsAre(RankPart{0, 0, 16 * kGiB + 64, 8},
+                                     RankPart{1, 0, 16 * kGiB + 64, 8},
+                                     RankPart{2, 0, 16 * kGiB + 64, 8},
+                                     RankPart{3, 0, 16 * kGiB + 64, 8}));
+}
+
 }  // namespace
 }  // namespace ithaca::server

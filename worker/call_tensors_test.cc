@@ -48,6 +48,50 @@ class SharedDeviceMemory : public RegionOpener {
   std::vector<double> words_ = std::vector<double>(512);
 };
 
+// A region too large for a test to have: there is memory at its end alone, and
+// it has to be copied.
+class FarMemory : public RegionOpener {
+ public:
+  static constexpr int64_t kBegin = int64_t{1} << 32;
+  static constexpr int64_t kBytes = 256;
+
+  float* data() { return data_.data(); }
+
+  absl::StatusOr<std::unique_ptr<AttachedRegion>> Open(
+      const Region& /*region*/) override {
+    return std::make_unique<Copied>(reinterpret_cast<char*>(data()));
+  }
+
+ private:
+  class Copied : public AttachedRegion {
+   public:
+    explicit Copied(char* data) : data_(data) {}
+    absl::Status Check() override { return absl::OkStatus(); }
+    absl::Status CopyToDevice(Device* device, void* dst, int64_t offset,
+                              int64_t bytes) override {
+      if (!IsThere(offset, bytes)) return Elsewhere(offset);
+      return device->CopyFromHost(dst, data_ + (offset - kBegin), bytes);
+    }
+    absl::Status CopyFromDevice(Device* device, int64_t offset, const void* src,
+                                int64_t bytes) override {
+      if (!IsThere(offset, bytes)) return Elsewhere(offset);
+      return device->CopyToHost(data_ + (offset - kBegin), src, bytes);
+    }
+
+   private:
+    static bool IsThere(int64_t offset, int64_t bytes) {
+      return offset >= kBegin && offset + bytes <= kBegin + kBytes;
+    }
+    static absl::Status Elsewhere(int64_t offset) {
+      return absl::OutOfRangeError(std::to_string(offset));
+    }
+
+    char* const data_;
+  };
+
+  std::vector<float> data_ = std::vector<float>(kBytes / sizeof(float));
+};
+
 // One head of one float32: a row is 4 bytes.
 AttentionShape Shape(int64_t batch) {
   AttentionShape shape;
@@ -156,6 +200,46 @@ TEST_F(CallTensorsTest, RowsOfSeveralElementsOrOutOfLineAreCopied) {
     EXPECT_EQ(std::string(static_cast<const char*>(inputs.text_value), 24),
               text);
   }
+}
+
+TEST_F(CallTensorsTest, ASliceFarInARegionIsReadAndWrittenThere) {
+  FarMemory memory;
+  RegionTable table(&memory);
+  // Tensors of 8 rows at `offset` bytes of what is there.
+  const auto slice_at = [](int64_t offset) {
+    return RegionSlice{
+        {1, FarMemory::kBegin + FarMemory::kBytes, CudaAllocation{}},
+        static_cast<uint64_t>(FarMemory::kBegin + offset),
+        8 * 4};
+  };
+  RankCall call;
+  call.query = call.key = call.value = slice_at(64);
+  call.output = slice_at(128);
+  call.return_text_output = true;
+  float* const inputs = memory.data() + 64 / 4;
+  float* const outputs = memory.data() + 128 / 4;
+  for (int i = 0; i < 8; ++i) inputs[i] = static_cast<float>(i);
+  absl::StatusOr<CallTensors> tensors = CallTensors::Open(
+      call, *MakeSequenceParallelPlan(Shape(1), {}, 2), 1, &table);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  ASSERT_TRUE(arena_.Reset(tensors->arena_bytes()).ok());
+  tensors->Place(&arena_);
+  const absl::Status scattered = tensors->Scatter(call, &device_);
+  ASSERT_TRUE(scattered.ok()) << scattered;
+  // Rank 1 of 2 has image tokens 3 and 4, and text from token 5.
+  EXPECT_EQ(static_cast<const float*>(tensors->inputs().image_query)[1], 4);
+  EXPECT_EQ(static_cast<const float*>(tensors->inputs().text_value)[2], 7);
+  for (int i = 0; i < 2; ++i) {
+    static_cast<float*>(tensors->outputs().image)[i] = 13.0F + 1.0F * i;
+  }
+  for (int i = 0; i < 3; ++i) {
+    static_cast<float*>(tensors->outputs().text)[i] = 15.0F + 1.0F * i;
+  }
+  HostBuffer none(0);
+  const absl::Status gathered = tensors->Gather(&device_, &none);
+  ASSERT_TRUE(gathered.ok()) << gathered;
+  EXPECT_EQ(std::vector<float>(outputs, outputs + 8),
+            std::vector<float>({0, 0, 0, 13, 14, 15, 16, 17}));
 }
 
 TEST_F(CallTensorsTest, WhatTheDeviceReachesOnTheHostStaysThere) {
